@@ -1,4 +1,4 @@
-"""What the scripts that run `rockmill bench` share: slowed devices, turns, results that last, tables."""
+"""Shared code of the scripts that run `rockmill bench`: slowed devices, turns, saved results, tables."""
 
 import json
 import os
@@ -18,7 +18,7 @@ def fail(message):
 
 
 def device_of(directory):
-    """The numbers of the disk that a directory is on, as `major:minor`. A limit is the whole disk's, no partition's."""
+    """The numbers of a directory's disk, as `major:minor`. A limit applies to the whole disk, not to a partition."""
     number = os.stat(directory).st_dev
     major, minor = os.major(number), os.minor(number)
     entry = os.path.realpath(f"/sys/dev/block/{major}:{minor}")
@@ -31,10 +31,10 @@ def device_of(directory):
 
 
 class Throttle:
-    """A control group that slows devices for the processes in it, and bounds their memory, the page cache's part in it.
+    """A control group that slows devices for its processes and limits their memory, including their page cache.
 
-    `limits` has for each device (`major:minor`) a dict of `rbps`, `wbps`, `riops`, `wiops`, as io.max calls them.
-    `memory` is in bytes; 0: any.
+    `limits` has for each device (`major:minor`) a dict of `rbps`, `wbps`, `riops`, `wiops`, the names of io.max.
+    `memory` is in bytes; 0: no limit.
     """
 
     def __init__(self, limits, memory=0):
@@ -66,7 +66,7 @@ class Throttle:
             fail(f"there is no control group that slows devices: neither {V1} (v1) nor io.max (v2)")
 
     def make(self):
-        """Makes the group. Apart from the constructor: who has the object can remove it, whatever comes between."""
+        """Makes the group. Not in the constructor, so that the object can remove the group even if this fails."""
         try:
             for path in self.paths:
                 os.mkdir(path)
@@ -84,7 +84,7 @@ class Throttle:
                 f.write(str(os.getpid()))
 
     def close(self):
-        """Removes the group. What was killed in it may still be on its way out."""
+        """Removes the group. Its killed processes may take a while to end."""
         for path in self.paths:
             for _ in range(50):
                 try:
@@ -97,7 +97,7 @@ class Throttle:
 
 
 def program(given):
-    """The program that was given, or rockmill-bench, built."""
+    """The given program, or else rockmill-bench, which this builds."""
     if given:
         return given
     if subprocess.run(["cargo", "build", "--locked", "--release", "-q", "-p", "rockmill-bench"], cwd=ROOT,
@@ -107,7 +107,7 @@ def program(given):
 
 
 def run(command, enter=None):
-    """What one process of the benchmark writes to its JSON file."""
+    """The results that one process of the benchmark writes to its JSON file."""
     with tempfile.TemporaryDirectory() as where:
         out = os.path.join(where, "run.json")
         done = subprocess.run([*command, f"--json={out}"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -119,13 +119,13 @@ def run(command, enter=None):
 
 
 def in_turn(sides, pair):
-    """The sides, and another one first in each pair."""
+    """The sides in turn; each pair starts with a different one."""
     sides = list(sides)
     return sides[:: -1 if pair % 2 else 1] if len(sides) == 2 else sides[pair % len(sides):] + sides[:pair % len(sides)]
 
 
 def load(path):
-    """Earlier results; none are there yet at first."""
+    """Earlier results, if there are any."""
     if not os.path.exists(path):
         return {}
     with open(path, encoding="utf-8") as f:
@@ -133,14 +133,14 @@ def load(path):
 
 
 def save(path, results):
-    """Replaces the file of results as a whole: an interrupt leaves the old one or the new one."""
+    """Replaces the file of results atomically: an interrupt leaves the old file or the new one."""
     with open(path + ".new", "w", encoding="utf-8") as f:
         json.dump(results, f)
     os.replace(path + ".new", path)
 
 
 def ratio(benchmark, figure, side="rockmill", peer="rocksdb"):
-    """A side's figure over the peer's, pair by pair: median, least, most."""
+    """A side's figure divided by the peer's, pair by pair: median, minimum, maximum."""
     mine = benchmark["sides"].get(side, [])
     theirs = benchmark["sides"].get(peer, [])
     all_of = [a[figure] / b[figure] for a, b in zip(mine, theirs) if b.get(figure) and a.get(figure) is not None]
@@ -153,7 +153,7 @@ def number(value):
 
 
 def tables_of_sides(section, found, figures, out):
-    """A table of each figure with a column for each side: medians, and in brackets parts of the peer's.
+    """A table for each figure with a column for each side: medians, with ratios to the peer's in brackets.
 
     `found` has rows with their results, `figures` names, titles, units and digits (None: by the size).
     """

@@ -47,7 +47,7 @@ static const char *arena(void) {
   memory[0] = 1;
   uint64_t program[] = {
       instruction(0x18, 1, 1, 0, map), 0,                         /* r1 = the map */
-      instruction(0xb4, 2, 0, 0, (int32_t)(uintptr_t)memory),     /* w2 = the memory's address, as programs have it */
+      instruction(0xb4, 2, 0, 0, (int32_t)(uintptr_t)memory),     /* w2 = the memory's address, as programs see it */
       instruction(0xbf, 2, 2, 1, 1),                              /* r2 = cast to what the kernel maps */
       instruction(0x71, 0, 2, 0, 0),                              /* r0 = its first byte */
       instruction(0x95, 0, 0, 0, 0),

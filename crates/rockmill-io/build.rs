@@ -1,4 +1,4 @@
-//! Says with `cfg(rings)` where io_uring can be used: on Linux, on processors for which the crate `io-uring` has the
+//! Sets `cfg(rings)` where io_uring can be used: on Linux, on processors for which the crate `io-uring` has the
 //! kernel's structures. `Cargo.toml` has the same list.
 
 const KNOWN: [&str; 5] = ["x86_64", "aarch64", "riscv64", "loongarch64", "powerpc64"];

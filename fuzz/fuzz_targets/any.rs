@@ -1,4 +1,5 @@
-//! Every target in one program: `ROCKMILL_FUZZ_TARGET` says which. `fuzz/run` uses it, so that one program is linked.
+//! All targets in one program: `ROCKMILL_FUZZ_TARGET` selects one. `fuzz/run` uses it, so that only one program is
+//! linked.
 #![no_main]
 
 use std::sync::OnceLock;

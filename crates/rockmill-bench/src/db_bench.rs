@@ -1,4 +1,4 @@
-//! db_bench's workloads, draw for draw: with one seed both programs do the same operations.
+//! db_bench's workloads with the same random draws: with the same seed, both programs do the same operations.
 
 use std::sync::atomic::Ordering;
 
@@ -111,7 +111,8 @@ impl Work for ReadInOrder {
     }
 
     fn run(&mut self, t: &mut Thread<'_>, limit: &mut Limit) -> Result<()> {
-        // The scan needs the session and the visitor the rest of the thread: the session is taken out meanwhile.
+        // The scan needs the session, and the visitor needs the rest of the thread, so the session is taken out
+        // meanwhile.
         let flags = t.flags;
         if !limit.take(1, t) {
             return Ok(());
@@ -212,7 +213,7 @@ impl Work for DeleteRandom {
     }
 }
 
-/// The writer of readwhilewriting: overwrites random keys until every reader ended.
+/// The writer of readwhilewriting: overwrites random keys until every reader has ended.
 pub(crate) struct WriteUntilOthersEnd;
 
 impl Work for WriteUntilOthersEnd {

@@ -1,6 +1,6 @@
-//! What the device could do at best, measured in the same run as the figures that are compared with it: past the page
-//! cache, through the same I/O layer as the stores, one request at a time and several at once (by as many threads), and
-//! with a job's mix of reads and writes at once (through the ring).
+//! Measures the device's limits in the same run as the figures that are compared with them: with direct I/O, through
+//! the same I/O layer as the stores, with one request at a time and several at once (with as many threads), and with a
+//! job's mix of concurrent reads and writes (through the ring).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,12 +36,12 @@ pub struct DeviceLimits {
     pub random_reads: f64,
     /// The same, 32 at once.
     pub random_reads_deep: f64,
-    /// False when the file system refused direct I/O, so that the page cache took part.
+    /// False if the file system refused direct I/O, so that the page cache was used.
     pub direct: bool,
 }
 
 impl DeviceLimits {
-    /// A line for people, in the form of db_bench's.
+    /// A readable line, in db_bench's form.
     pub fn to_text(self) -> String {
         let mb = |bytes: f64| bytes / f64::from(1 << 20);
         format!(
@@ -70,7 +70,7 @@ impl DeviceLimits {
     }
 }
 
-/// Measures the device below `dir` with a file of `file_bytes`, which is removed again.
+/// Measures the device below `dir` with a temporary file of `file_bytes`.
 pub fn probe(dir: &Path, file_bytes: u64, seed: u64) -> Result<DeviceLimits> {
     let fs = PosixFileSystem::default();
     fs.create_dir(dir, true).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
@@ -120,7 +120,7 @@ fn probe_file(fs: &dyn FileSystem, path: &Path, blocks: u64, seed: u64) -> std::
     })
 }
 
-/// How long the device takes for a job's bytes when nothing but the device is waited for.
+/// The device's time for a job's bytes if only the device limits the job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MixedLimit {
     /// From the first read to the end of the sync.
@@ -129,7 +129,7 @@ pub struct MixedLimit {
     pub read: u64,
     /// Bytes written.
     pub written: u64,
-    /// Through a ring; false: by plain calls, one after another, as there is no io_uring here.
+    /// Through a ring; false: with plain calls, one after another, without io_uring.
     pub ring: bool,
 }
 
@@ -140,13 +140,13 @@ const MIXED_WRITES: usize = 8;
 /// Operations in flight.
 const MIXED_DEPTH: u32 = 256;
 const MIXED_MEMORY: usize = 96 << 20;
-/// Copied whole into the output; what follows repeats it with a mark in each sector, so that no two are the same and
-/// the copying is not part of the limit.
+/// The first bytes are copied into the output; the rest repeats them with a mark in each sector, so that no two sectors
+/// are equal and copying is not part of the limit.
 const COPIED_BYTES: u64 = 32 << 20;
 const SECTOR_BYTES: usize = 512;
 
-/// Reads all of `files` and writes `output_bytes` to `path` meanwhile, evenly, past the page cache, with as much in
-/// flight as the device can use: what a job with these bytes could take at best. The output is removed again.
+/// Reads all of `files` and meanwhile evenly writes `output_bytes` to `path`, with direct I/O and as much in flight as
+/// the device can use: the best possible time of a job with these bytes. The output is removed again.
 pub fn mixed(files: &[PathBuf], path: &Path, output_bytes: u64) -> Result<MixedLimit> {
     let fs = PosixFileSystem::default();
     let done = mixed_file(&fs, files, path, output_bytes);
@@ -187,7 +187,7 @@ fn mixed_file(fs: &dyn FileSystem, files: &[PathBuf], path: &Path, output_bytes:
         for run in open {
             let Some(window) = stream.next(run)? else { continue };
             seen += window.len() as u64;
-            // The same part of the output as of the inputs.
+            // The same fraction of the output as of the inputs.
             let due = (u128::from(output_bytes) * u128::from(seen) / u128::from(read.max(1))) as u64;
             while written < due {
                 let len = chunk_max.min((due - written) as usize);
@@ -210,7 +210,7 @@ fn mixed_file(fs: &dyn FileSystem, files: &[PathBuf], path: &Path, output_bytes:
     Ok(MixedLimit { seconds, read, written, ring: io.facts().kind == BatchKind::Uring })
 }
 
-/// Bytes per second of large reads in order, `depth` at once.
+/// Bytes per second of large sequential reads, `depth` at once.
 fn large_reads(file: &dyn RandomAccessFile, blocks: u64, depth: usize) -> std::io::Result<f64> {
     let next = AtomicU64::new(0);
     let start = Instant::now();
@@ -227,7 +227,7 @@ fn large_reads(file: &dyn RandomAccessFile, blocks: u64, depth: usize) -> std::i
     Ok((blocks * LARGE_BYTES as u64) as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Small reads per second anywhere in the file, `depth` at once.
+/// Small random reads per second, `depth` at once.
 fn random_reads(file: &dyn RandomAccessFile, blocks: u64, depth: usize, seed: u64) -> std::io::Result<f64> {
     let (done, start) = (AtomicU64::new(0), Instant::now());
     at_once(depth, &|thread| {
@@ -244,7 +244,7 @@ fn random_reads(file: &dyn RandomAccessFile, blocks: u64, depth: usize, seed: u6
     Ok(done.into_inner() as f64 / start.elapsed().as_secs_f64())
 }
 
-/// Runs `work` in so many threads; the first error counts.
+/// Runs `work` in this many threads; returns the first error.
 fn at_once(threads: usize, work: &(dyn Fn(u64) -> std::io::Result<()> + Sync)) -> std::io::Result<()> {
     if threads == 1 {
         return work(0);

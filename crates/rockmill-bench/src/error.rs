@@ -1,11 +1,11 @@
-//! What can go wrong in a benchmark.
+//! Errors of benchmarks.
 
 use std::fmt;
 
 /// An error of the command line or of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage(String),
     /// The store or the machine failed.
     Run(String),

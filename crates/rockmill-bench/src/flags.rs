@@ -23,7 +23,7 @@ trait Value: Sized + ToString {
     /// May stand without a value.
     const SWITCH: bool = false;
     fn read(text: &str) -> Option<Self>;
-    /// Takes another value; all but lists forget the one before.
+    /// Sets another value; all kinds except lists drop the previous one.
     fn assign(&mut self, text: &str) -> bool {
         Self::read(text).map(|value| *self = value).is_some()
     }
@@ -50,10 +50,10 @@ impl Value for List {
     }
 }
 
-/// A switch that is on when it is worth its cost, unless the command line says.
+/// A switch that is on if it is worth its cost, unless the command line decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auto {
-    /// On when peers are compared or a report is written.
+    /// On if peers are compared or a report is written.
     Auto,
     /// On.
     On,
@@ -107,7 +107,7 @@ impl Value for bool {
     }
 }
 
-/// Bytes, with K, M, G or T behind them where that is shorter to write.
+/// Bytes, optionally with a suffix K, M, G or T.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Size(pub u64);
 
@@ -156,7 +156,7 @@ macro_rules! flags {
         }
 
         impl Flags {
-            /// True for a flag that may stand without a value; `None` if there is no such flag.
+            /// True for a flag that may be given without a value; `None` if there is no such flag.
             fn is_switch(name: &str) -> Option<bool> {
                 match name {
                     $(stringify!($name) => Some(<$t as Value>::SWITCH),)*
@@ -184,7 +184,7 @@ macro_rules! flags {
                 vec![$((stringify!($name), <$t as Value>::NAME, default.$name.to_string(), $help)),*]
             }
 
-            /// Every flag's name and value: the settings that belong beside each figure.
+            /// Every flag's name and value: the settings to report with each figure.
             pub fn settings(&self) -> Vec<(&'static str, String)> {
                 vec![$((stringify!($name), self.$name.to_string())),*]
             }
@@ -357,7 +357,7 @@ impl Flags {
         Ok(command)
     }
 
-    /// Reads a command line whose flags may not make a run yet.
+    /// Reads a command line whose flags may not be complete for a run.
     pub(crate) fn parse_unchecked(args: impl IntoIterator<Item = String>) -> Result<Command> {
         let mut flags = Self::default();
         let mut args = args.into_iter().peekable();
@@ -453,7 +453,7 @@ impl Flags {
         Ok(())
     }
 
-    /// The device that Rockmill's files are slowed to.
+    /// The modelled device for Rockmill's files.
     pub(crate) fn device_model(&self) -> DeviceModel {
         DeviceModel {
             read_bytes_per_second: self.device_read.0,
@@ -464,9 +464,9 @@ impl Flags {
         }
     }
 
-    /// Where tables are without index tables: L0 and L1 on the faster device, the others in `dir`; empty where all are
-    /// in `dir`. A level is in the first path while the sizes of it and of all above it fit, and L0 counts as large as
-    /// L1, so that twice the base is room for just these two (RocksDB's `LevelCompactionBuilder::GetPathId`).
+    /// The paths of tables without index tables: L0 and L1 on the faster device, the others in `dir`; empty if all are
+    /// in `dir`. A level is in the first path if it and all levels above it fit, and L0 counts as large as L1, so twice
+    /// the base size is room for exactly these two (RocksDB's `LevelCompactionBuilder::GetPathId`).
     pub(crate) fn table_paths(&self, dir: &Path) -> Vec<(PathBuf, u64)> {
         match self.fast_path.is_empty() || self.fast_capacity.0 > 0 {
             true => vec![],
@@ -495,8 +495,8 @@ impl Flags {
         Ok(())
     }
 
-    /// True when sides are compared or a report is written: what costs something is then measured, unless a flag
-    /// says otherwise.
+    /// True if sides are compared or a report is written: expensive measurements are then done, unless a flag says
+    /// otherwise.
     fn in_depth(&self, flag: Auto) -> bool {
         match flag {
             Auto::On => true,
@@ -534,7 +534,7 @@ impl Flags {
         self.or_num(self.merge_keys).max(1)
     }
 
-    /// Operations of each thread in workloads that read and write: the larger of both.
+    /// Operations of each thread in workloads that read and write: the larger of the two numbers.
     pub fn read_writes(&self) -> u64 {
         self.or_num(self.reads.max(self.writes))
     }
@@ -567,7 +567,7 @@ fn unknown(name: &str) -> Error {
     }
 }
 
-/// The known name that an unknown one was most likely meant to be, if any is near.
+/// The known name most similar to an unknown one, if any is similar enough.
 pub fn nearest<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let near = known.into_iter().min_by_key(|known| distance(name, known))?;
     (distance(name, near) <= 1 + near.len() / 3).then_some(near)

@@ -4,7 +4,7 @@ use crate::random::{Lehmer, Mersenne64};
 
 /// Values are slices of one buffer of at least this many bytes: more than any compression window of the defaults.
 const VALUE_BUFFER_BYTES_MIN: usize = 1 << 20;
-/// Each piece of this length repeats its own beginning, which makes it compressible.
+/// Each piece of this length repeats its own beginning, to make it compressible.
 const PIECE_BYTES: usize = 100;
 /// db_bench's seed of values, the same in every run and thread.
 const VALUE_SEED: u32 = 301;
@@ -25,7 +25,7 @@ pub enum KeyGenerator {
     Sequential(u64),
     /// Uniform over the keys, with repeats.
     Random,
-    /// The same, but some keys that stand together, the first in order, are drawn more often than the others.
+    /// The same, but the first keys in order are drawn more often than the others.
     Clustered {
         /// Part of the keys, 0 to 1.
         keys: f64,
@@ -37,8 +37,8 @@ pub enum KeyGenerator {
 }
 
 impl KeyGenerator {
-    /// Random keys: `draws` percent of the draws are of the first `keys` percent of the keys. All alike where one of
-    /// them is 0.
+    /// Random keys: `draws` percent of the draws are from the first `keys` percent of the keys. Uniform if one of them
+    /// is 0.
     pub fn drawn(keys: f64, draws: f64) -> Self {
         match keys > 0.0 && draws > 0.0 {
             true => Self::Clustered { keys: keys / 100.0, draws: draws / 100.0 },
@@ -46,7 +46,7 @@ impl KeyGenerator {
         }
     }
 
-    /// Every key below `num` once, in an order that the seed decides.
+    /// Every key below `num` once, in an order determined by the seed.
     pub fn unique_random(num: u64, seed: u64) -> Self {
         let mut all: Vec<u64> = (0..num).collect();
         let mut random = Mersenne64::new(seed);
@@ -56,7 +56,7 @@ impl KeyGenerator {
         Self::UniqueRandom(all.into_iter())
     }
 
-    /// The next key's number; `None` when every key was visited.
+    /// The next key's number; `None` after the last key.
     #[inline]
     pub fn next_key(&mut self, random: &mut Mersenne64, num: u64) -> Option<u64> {
         match self {
@@ -77,7 +77,7 @@ impl KeyGenerator {
     }
 }
 
-/// Values of a given compressibility, without copying: slices of one buffer, used over and over.
+/// Values of a given compressibility, without copying: slices of one reused buffer.
 #[derive(Debug)]
 pub struct ValueGenerator {
     buffer: Vec<u8>,

@@ -1,5 +1,5 @@
-//! What only the kernel knows, asked for through calls that the standard library does not have. All `unsafe` of the
-//! crate is here and in the peer that loads RocksDB.
+//! Measurements by the kernel, through calls that the standard library does not have. All `unsafe` of the crate is here
+//! and in the peer that loads RocksDB.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ const FLAG_INHERIT: u64 = 1 << 1;
 const OPEN_CLOEXEC: libc::c_ulong = 8;
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// The first 64 bytes of the kernel's `perf_event_attr` (its first published size), which is all that is used.
+/// The first 64 bytes of the kernel's `perf_event_attr` (its first published size), which is enough here.
 #[repr(C)]
 #[derive(Default)]
 struct EventAttributes {
@@ -37,13 +37,13 @@ pub struct ResourceUse {
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
-    /// Times that a thread gave its core away because it waited.
+    /// How often a thread gave up its core because it waited.
     pub voluntary_switches: u64,
-    /// Times that a core was taken from a thread.
+    /// How often a core was taken from a thread.
     pub involuntary_switches: u64,
 }
 
-/// What this process has used; zeros if the kernel does not say.
+/// The resource use of this process; zeros if the kernel does not tell.
 pub fn resource_use() -> ResourceUse {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is a valid place for one `rusage`, and `getrusage` writes nothing else.
@@ -62,20 +62,19 @@ pub fn resource_use() -> ResourceUse {
     }
 }
 
-/// Writes back everything that file systems hold in memory, so that one side's writes are not part of the next one's
-/// figures.
+/// Writes all dirty data of file systems to disk, so that one side's writes are not part of the next one's figures.
 pub fn sync_disks() {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::sync() };
 }
 
-/// Drops what the page cache holds of a file and has written: who reads it next reads the device.
+/// Drops a file's clean pages from the page cache: later reads go to the device.
 pub fn forget_cached(file: &fs::File) {
     // SAFETY: the descriptor is open; the call is advice, it changes no data and touches no memory of ours.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
 
-/// Gives free memory back to the kernel, so that one side's heap is not part of the next one's peak.
+/// Returns free memory to the kernel, so that one side's heap is not part of the next one's peak.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     {
@@ -90,7 +89,7 @@ pub struct SyscallCounters {
     counters: Vec<(&'static str, OwnedFd)>,
 }
 
-/// Calls that stores make, and `all`: the rest is their difference.
+/// Calls that stores make, and `all`; the difference is the other calls.
 const CALLS: [(&str, &str); 19] = [
     ("all", "raw_syscalls/sys_enter"),
     ("read", "syscalls/sys_enter_read"),
@@ -114,8 +113,8 @@ const CALLS: [(&str, &str); 19] = [
 ];
 
 impl SyscallCounters {
-    /// Begins to count in this thread and all that it and its threads start from now on. The error says what is in the
-    /// way and what would help.
+    /// Begins to count in this thread and all threads that it and its threads start from now on. The error tells the
+    /// reason and a remedy.
     pub fn start() -> Result<Self, String> {
         let Some(root) = TRACEFS.iter().find(|dir| fs::exists(format!("{dir}/events")).unwrap_or(false)) else {
             return Err(
@@ -127,7 +126,7 @@ impl SyscallCounters {
             let path = format!("{root}/events/{event}/id");
             let id = match fs::read_to_string(&path).map(|t| t.trim().parse::<u64>()) {
                 Ok(Ok(id)) => id,
-                // The sum must be there; single calls may be missing on a kernel.
+                // The total must exist; a kernel may lack single calls.
                 _ if name != "all" => continue,
                 _ => return Err(format!("{path} cannot be read")),
             };

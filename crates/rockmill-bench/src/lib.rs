@@ -1,19 +1,18 @@
-//! A benchmark that users of RocksDB's `db_bench` already know: its workloads, its flags, its output lines, and, given
-//! the same seed, its very operations.
+//! A benchmark for users of RocksDB's `db_bench`: with its workloads, flags and output lines, and, for the same seed,
+//! the same operations.
 //!
-//! How a run goes, by file:
+//! A run, file by file:
 //!
 //! 1. `flags` reads the command line, in gflags' syntax, into [`Flags`].
 //! 2. `peers/` makes the sides of `--peer`: Rockmill, RocksDB loaded at run time, other Rust stores as features.
-//!    `settings` gives Rockmill and RocksDB one text of options, and reads back what they took.
-//! 3. `workload` knows what each name in `--benchmarks` does; `db_bench`, `mixgraph` and `ycsb` do it. `store` is what
-//!    they ask of a store: [`Store`] and its per-thread [`Session`].
-//! 4. `runner` opens each side in turn, starts the threads together, and joins what each `record`ed; `timeline`
-//!    samples throughput, stalls and levels meanwhile. `place` says what may be emptied or replaced for that.
-//! 5. `measure` and `kernel` read what the kernel counted: CPU, memory, bytes, switches, system calls. `device` says
-//!    what the disk could do at best, `machine` where and when.
-//!    `compact/` is the benchmark of single compactions, `rockmill bench compact`, and `offload/` that of compactions
-//!    by workers, `rockmill bench offload`.
+//!    `settings` passes the same options text to Rockmill and RocksDB, and reads back the effective options.
+//! 3. `workload` maps each name in `--benchmarks` to its work, which `db_bench`, `mixgraph` and `ycsb` implement.
+//!    `store` is the interface of stores: [`Store`] and its per-thread [`Session`].
+//! 4. `runner` opens each side in turn, starts the threads together, and joins what each `record`ed; `timeline` samples
+//!    throughput, stalls and levels meanwhile. `place` decides which directories and files may be emptied or replaced.
+//! 5. `measure` and `kernel` read the kernel's counts: CPU, memory, bytes, switches, system calls. `device` measures
+//!    the disk's limits, `machine` describes the machine and the time. `compact/` is the benchmark of single
+//!    compactions, `rockmill bench compact`, and `offload/` that of compactions by workers, `rockmill bench offload`.
 //! 6. `outcome` prints db_bench's lines and the JSON, `pairs` the table with ratios, `page/` the page with charts.
 
 mod compact;
@@ -69,7 +68,7 @@ pub use workload::Workload;
 
 /// The command: `args` without the program's name. Reports go to standard output, errors to standard error.
 ///
-/// Exit codes: 0 done, 1 a benchmark failed, 2 the command line makes no sense.
+/// Exit codes: 0 done, 1 a benchmark failed, 2 the command line is invalid.
 pub fn main_with_args(args: impl IntoIterator<Item = String>) -> ExitCode {
     match main_result(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -128,7 +127,7 @@ fn main_offload(args: impl Iterator<Item = String>) -> Result<()> {
     write(&flags.json, || format!("{:#}\n", report.to_json()))
 }
 
-/// Writes a text to a file; nothing where no file was asked for.
+/// Writes a text to a file, if one was requested.
 fn write(path: &str, text: impl FnOnce() -> String) -> Result<()> {
     match path {
         "" => Ok(()),

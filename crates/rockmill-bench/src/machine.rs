@@ -19,9 +19,9 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// The kernel's version.
     pub kernel: String,
-    /// The file system below the database, and what it is mounted from.
+    /// The database's file system, and its device.
     pub file_system: String,
-    /// Processes that ran or wanted to, on average over a minute, at the start.
+    /// The one-minute load average at the start.
     pub load: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What a phase cost: CPU, memory, bytes, switches and system calls, from the kernel's own counts.
+//! The cost of a phase: CPU, memory, bytes, switches and system calls, from the kernel's own counts.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use crate::kernel::{self, SyscallCounters};
 
-/// Units of the kernel's counts of a device's transfers, whatever its own sectors are.
+/// Unit of the kernel's transfer counts, regardless of the device's sector size.
 const SECTOR_BYTES: u64 = 512;
 
-/// What the process used since it started. Differences of two of these belong to a phase.
+/// The process's resource use since its start. The difference of two of these belongs to a phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
     /// CPU time outside the kernel, all threads.
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
-    /// Times that a thread waited, and gave its core away.
+    /// How often a thread waited and gave up its core.
     pub voluntary_switches: u64,
-    /// Times that a core was taken from a thread.
+    /// How often a core was taken from a thread.
     pub involuntary_switches: u64,
-    /// Most memory resident at any time of the phase, in bytes; of the whole process so far where that cannot be told.
+    /// Peak resident memory of the phase in bytes; of the whole process so far if the phase's is unknown.
     pub peak_rss_bytes: u64,
     /// Memory resident now.
     pub rss_bytes: u64,
@@ -36,7 +36,7 @@ pub struct ProcessUsage {
 }
 
 impl ProcessUsage {
-    /// The use so far. What the machine does not tell (no Linux, hidden /proc) stays 0.
+    /// The use so far. Values that the machine does not provide (not Linux, hidden /proc) stay 0.
     pub fn now() -> Self {
         let text = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
         let (status, io, used) = (text("status"), text("io"), kernel::resource_use());
@@ -54,7 +54,7 @@ impl ProcessUsage {
         }
     }
 
-    /// What was used since `before`. The peak is not a sum: it stays as it is.
+    /// The use since `before`. The peak is not a sum and stays unchanged.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             user: self.user.saturating_sub(before.user),
@@ -71,12 +71,12 @@ impl ProcessUsage {
     }
 }
 
-/// Makes the peak of resident memory begin anew. False where the kernel does not allow it.
+/// Resets the peak of resident memory. False if the kernel does not allow it.
 pub fn reset_peak_memory() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// Bytes that a block device read and wrote since the machine started, whoever asked for them.
+/// Bytes that a block device has read and written since the machine started, by all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceBytes {
     /// Bytes read.
@@ -87,8 +87,8 @@ pub struct DeviceBytes {
     pub busy_millis: u64,
 }
 
-/// The kernel's folder of the block device that holds `path`, or its nearest folder that is there; `None` where it is
-/// none.
+/// The kernel's directory of the block device of `path`, or of its nearest existing parent; `None` if it is not a block
+/// device.
 pub(crate) fn device_entry(path: &Path) -> Option<PathBuf> {
     let there = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
     let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
@@ -97,8 +97,8 @@ pub(crate) fn device_entry(path: &Path) -> Option<PathBuf> {
 }
 
 impl DeviceBytes {
-    /// The counts of the device that holds `path`, or its nearest folder that is there; `None` where it is no block
-    /// device or the machine hides it.
+    /// The counts of the device of `path`, or of its nearest existing parent; `None` if it is not a block device or the
+    /// machine hides it.
     pub fn now(path: &Path) -> Option<Self> {
         Self::parse(&fs::read_to_string(device_entry(path)?.join("stat")).ok()?)
     }
@@ -121,7 +121,7 @@ impl DeviceBytes {
         }
     }
 
-    /// What it did for itself: `other` lies on it, and all that `other` did went through it.
+    /// The counts without those of `other`, a device on top of this one whose transfers all go through this one.
     pub(crate) fn without(&self, other: &Self) -> Self {
         Self { busy_millis: self.busy_millis, ..self.since(other) }
     }
@@ -134,7 +134,7 @@ fn device_numbers(dev: u64) -> (u64, u64) {
     (major, minor)
 }
 
-/// Bytes of the files below `dir`, and bytes that they take on the disk.
+/// Bytes of the files below `dir`, and their disk usage.
 pub fn space_of(dir: &Path) -> (u64, u64) {
     let Ok(entries) = fs::read_dir(dir) else { return (0, 0) };
     let of = |entry: fs::DirEntry| match entry.metadata() {
@@ -145,12 +145,12 @@ pub fn space_of(dir: &Path) -> (u64, u64) {
     entries.filter_map(Result::ok).map(of).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
 }
 
-/// System calls of a phase, and who counted them.
+/// System calls of a phase, and the source of the counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Calls {
     /// By name; empty if nobody counted.
     pub counts: Vec<(&'static str, u64)>,
-    /// What counted: the kernel's tracepoints, the store's I/O layer, or `/proc/self/io`.
+    /// The source of the counts: the kernel's tracepoints, the store's I/O layer, or `/proc/self/io`.
     pub counted_by: &'static str,
 }
 
@@ -162,7 +162,7 @@ impl Calls {
     /// Counts of reads and writes only.
     pub const PROC: &str = "/proc/self/io (reads and writes only)";
 
-    /// What was counted since `before`, by the same counter.
+    /// The counts since `before`, from the same source.
     pub fn since(&self, before: &Self) -> Self {
         let of = |name: &str| before.counts.iter().find(|(n, _)| *n == name).map_or(0, |(_, n)| *n);
         let counts = self.counts.iter().map(|(name, n)| (*name, n.saturating_sub(of(name)))).collect();
@@ -178,19 +178,19 @@ impl Calls {
     }
 }
 
-/// Everything that is looked at before and after a phase.
+/// All measurements before or after a phase.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The process.
     pub usage: ProcessUsage,
-    /// The device below the database, with everybody's transfers.
+    /// The database's device, with the transfers of all processes.
     pub device: Option<DeviceBytes>,
     /// System calls.
     pub calls: Calls,
 }
 
 impl Snapshot {
-    /// Now. `of_store` are the counts of the store's own I/O layer.
+    /// The current state. `of_store` are the counts of the store's own I/O layer.
     pub fn now(dir: &Path, counters: Option<&SyscallCounters>, of_store: Option<Vec<(&'static str, u64)>>) -> Self {
         let usage = ProcessUsage::now();
         let calls = match (counters, of_store) {
@@ -214,7 +214,7 @@ impl Snapshot {
     }
 }
 
-/// The number of the line that begins with `label`; 0 if there is none.
+/// The number in the line that begins with `label`; 0 if there is none.
 fn number_after(text: &str, label: &str) -> u64 {
     let line = text.lines().find_map(|l| l.strip_prefix(label));
     line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0)

@@ -1,11 +1,11 @@
-//! mixgraph: db_bench's model of Facebook's social graph (Cao and others, FAST 2020), number for number.
+//! mixgraph: db_bench's model of Facebook's social graph (Cao and others, FAST 2020), with the same random numbers.
 //!
-//! Each operation draws one number. Its part of the key space is u; key, kind of operation, size of a value and length
-//! of a scan all follow from it:
+//! Each operation draws one number. Divided by the size of the key space, it is u; key, kind of operation, size of a
+//! value and length of a scan all follow from it:
 //!
-//! - keys: uniform; or hot by a power law, u = a*x^b turned around, x then seeds a generator that scatters hot keys;
-//!   or first a key range, whose hotness is a*exp(b*x)+c*exp(d*x), then a key in it by the power law;
-//! - values and scans: a generalised Pareto distribution turned around at u.
+//! - keys: uniform; or hot by a power law, the inverse of u = a*x^b, where x then seeds a generator that scatters hot
+//!   keys; or first a key range, whose hotness is a*exp(b*x)+c*exp(d*x), and then a key in it by the power law;
+//! - values and scans: the inverse of a generalised Pareto distribution at u.
 
 use crate::error::Result;
 use crate::flags::Flags;
@@ -17,7 +17,7 @@ use crate::workload::{Thread, Work};
 
 const VALUE_BYTES_MIN: i64 = 10;
 const VALUE_BYTES_MAX: i64 = 1 << 20;
-/// Kinds are chosen in shares of about a thousandth.
+/// Resolution of the kinds' shares: about a thousandth.
 const KIND_PARTS: f64 = 1000.0;
 
 pub(crate) struct MixGraph {
@@ -47,7 +47,7 @@ impl MixGraph {
         } else if let Some(ranges) = &self.ranges {
             ranges.key(drawn, f)
         } else {
-            // db_bench takes this remainder signed: half of the hot keys are none that a fill wrote.
+            // db_bench uses a signed remainder here: half of the hot keys do not exist after a fill.
             (scattered(u, f) as i64).wrapping_rem(f.num) as u64
         }
     }
@@ -100,7 +100,7 @@ impl Work for MixGraph {
     }
 }
 
-/// Ranges of keys of which some are hotter: each takes a share of the numbers drawn.
+/// Ranges of keys, some of them hotter: each has a share of the drawn numbers.
 struct KeyRanges {
     /// Where each range's share begins.
     starts: Vec<u64>,
@@ -126,7 +126,7 @@ impl KeyRanges {
             shares.push((amplify as f64 * p).floor() as u64);
             end += shares[shares.len() - 1];
         }
-        // Hot ranges stand anywhere, at places that only the distribution decides.
+        // Hot ranges are anywhere, at places determined only by the distribution.
         let mut random = Mersenne64::new(end);
         if f.keyrange_num > 0 {
             for i in 0..shares.len() {
@@ -146,7 +146,7 @@ impl KeyRanges {
 
     fn key(&self, drawn: u64, f: &Flags) -> u64 {
         let place = drawn % self.end;
-        // Of several ranges that begin here, all but the last have no share.
+        // If several ranges begin here, all except the last have no share.
         let range = self.starts.partition_point(|start| *start <= place).saturating_sub(1) as u64;
         let u = (drawn % self.keys_in_range) as f64 / self.keys_in_range as f64;
         self.keys_in_range * range + scattered(u, f) % self.keys_in_range

@@ -1,5 +1,5 @@
-//! The mix of a metadata store in production at Nutanix, as papers on key-value stores use it (KVell, DecouKV): 57 % of
-//! the operations are updates, 41 % reads, 2 % scans.
+//! The workload of a production metadata store at Nutanix, as used in papers on key-value stores (KVell, DecouKV): 57 %
+//! of the operations are updates, 41 % reads, 2 % scans.
 
 use crate::error::Result;
 use crate::flags::Flags;
@@ -14,7 +14,7 @@ pub(crate) struct Nutanix {
 }
 
 impl Nutanix {
-    /// Keys are drawn as `--requestdistribution` says, without it uniformly.
+    /// Keys are drawn by `--requestdistribution`; the default is uniform.
     pub fn new(f: &Flags) -> Self {
         let by = if f.requestdistribution.is_empty() { "uniform" } else { &f.requestdistribution };
         Self { chooser: Chooser::new(by, f.num as u64) }

@@ -1,4 +1,4 @@
-//! Results: what a benchmark gave, as text in db_bench's own lines and as JSON.
+//! Results of a benchmark, as text in db_bench's form and as JSON.
 
 use std::time::Duration;
 
@@ -32,11 +32,11 @@ pub struct Report {
     pub sides: Vec<SideReport>,
     /// Every benchmark of every side and repetition.
     pub outcomes: Vec<Outcome>,
-    /// What each side's data take, where that was measured.
+    /// The space of each side's data, if measured.
     pub spaces: Vec<SpaceUse>,
-    /// The device, once a repetition, where it was measured.
+    /// The device's limits in each repetition, if measured.
     pub devices: Vec<DeviceLimits>,
-    /// What became of the page cache between the sides, where there were several turns.
+    /// Whether the page cache was emptied between the sides, if there were several turns.
     pub caches: Option<Caches>,
     /// Why the kernel's tracepoints did not count the system calls, if they did not.
     pub calls_not_by_tracepoints: Option<String>,
@@ -53,18 +53,18 @@ pub struct SideReport {
     pub notes: Vec<String>,
     /// The settings that it says it has.
     pub settings: Vec<(String, String)>,
-    /// Which of its engines worked, for a store that has several.
+    /// Which of its engines were used, for stores with several engines.
     pub engine: Option<EngineReport>,
 }
 
-/// The engine that a side was to use, and what each of the store's engines did.
+/// The engine that a side should use, and the work of each of the store's engines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineReport {
-    /// The name that was asked for.
+    /// The requested name.
     pub asked: String,
     /// Parts of jobs, over all repetitions.
     pub parts: EngineParts,
-    /// What the store said of its engine when it was last closed.
+    /// The store's report about its engine when it was last closed.
     pub said: String,
 }
 
@@ -86,8 +86,8 @@ impl EngineReport {
         self.said = said.unwrap_or_default();
     }
 
-    /// Parts of compactions that another engine than the one asked for did. Flushes are no merges: `kernel` has no part
-    /// in them, and `uring` only where they go past the page cache (`use_direct_io_for_flush_and_compaction`).
+    /// Parts of compactions that another engine than the requested one did. Flushes are not merges: `kernel` is never
+    /// used for them, and `uring` only with direct I/O (`use_direct_io_for_flush_and_compaction`).
     fn by_others(&self) -> u64 {
         let p = &self.parts;
         match self.asked.as_str() {
@@ -98,7 +98,7 @@ impl EngineReport {
     }
 }
 
-/// What was added between two looks.
+/// The difference between two snapshots.
 pub(crate) fn parts_since(now: EngineParts, before: EngineParts) -> EngineParts {
     let mut out = now;
     out.pread -= before.pread;
@@ -110,7 +110,7 @@ pub(crate) fn parts_since(now: EngineParts, before: EngineParts) -> EngineParts 
     out
 }
 
-/// Who did what, in words; nothing where no job ran.
+/// The work of each engine as text; `None` if no job ran.
 pub(crate) fn parts_text(p: &EngineParts) -> Option<String> {
     let list = |what: &str, all: &[(&str, u64)]| {
         let all: Vec<String> = all.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
@@ -146,7 +146,7 @@ pub(crate) fn parts_json(p: &EngineParts) -> Value {
 }
 
 impl SideReport {
-    /// Takes what the engines of one more repetition did.
+    /// Adds the engines' work of another repetition.
     pub(crate) fn add_engine(&mut self, more: Option<EngineReport>) {
         if let (Some(known), Some(more)) = (&mut self.engine, more) {
             known.add(more.parts, Some(more.said));
@@ -159,7 +159,7 @@ impl SideReport {
         self.notes.iter().cloned().chain(engines).collect()
     }
 
-    /// That another engine did what one was asked to do, and what the store says of it.
+    /// A warning if another engine than the requested one was used, with the store's reason.
     pub(crate) fn engine_warning(&self) -> Option<String> {
         let engine = self.engine.as_ref()?;
         let others = engine.by_others();
@@ -203,15 +203,15 @@ pub struct Outcome {
     pub cost: Snapshot,
     /// The peak of memory is of this benchmark alone.
     pub peak_is_of_phase: bool,
-    /// Memory resident before the side's store was opened for the first time: the harness, and what others left.
+    /// Resident memory before the side's store was first opened: of the harness, and left by other sides.
     pub rss_without_store_bytes: u64,
-    /// What each engine did meanwhile, for a store that has several.
+    /// The work of each engine meanwhile, for stores with several engines.
     pub parts: Option<EngineParts>,
-    /// How long writers were held back meanwhile, and why.
+    /// How long writers were delayed or stopped meanwhile, and why.
     pub stalls: StallTotals,
     /// Throughput, stalls and levels over time.
     pub timeline: Timeline,
-    /// How long it took to open the database, where this benchmark did: recovery of its logs, if there were any.
+    /// The time to open the database, if this benchmark did: includes the recovery of its logs, if there were any.
     pub opened: Option<Duration>,
     /// Of `stats`.
     pub stats: Option<String>,
@@ -222,18 +222,18 @@ pub struct Outcome {
 /// Stalls of one benchmark.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StallTotals {
-    /// Microseconds that writers were delayed; all of it for a store that does not tell the two apart.
+    /// Microseconds that writers were delayed; the total for a store that does not distinguish delays from stops.
     pub delayed_micros: u64,
     /// Microseconds that they were stopped.
     pub stopped_micros: u64,
-    /// Microseconds by reason, as far as the samples saw one.
+    /// Microseconds by reason, as far as samples showed one.
     pub by_reason: Vec<(String, u64)>,
-    /// Writes held back by reason, as the store counted them.
+    /// Delayed or stopped writes by reason, as counted by the store.
     pub counts: Vec<(String, u64)>,
 }
 
 impl StallTotals {
-    /// What was added between two looks.
+    /// The difference between two snapshots.
     pub fn between(before: &Stalls, after: &Stalls, timeline: &Timeline) -> Self {
         let of = |name: &str| before.counts.iter().find(|(n, _)| n == name).map_or(0, |(_, n)| *n);
         let counts = after.counts.iter().map(|(name, n)| (name.clone(), n.saturating_sub(of(name))));
@@ -251,7 +251,7 @@ impl StallTotals {
     }
 }
 
-/// What data take: on the disk, and as users see them.
+/// The space of data: on the disk, and as stored by users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpaceUse {
     /// The side.
@@ -264,7 +264,7 @@ pub struct SpaceUse {
     pub bytes: u64,
     /// Bytes of the database's files.
     pub file_bytes: u64,
-    /// Bytes that they take on the disk now: preallocated space counts, holes do not.
+    /// Their current disk usage: preallocated space counts, holes do not.
     pub disk_bytes: u64,
     /// Bytes of each level.
     pub levels: Vec<u64>,
@@ -342,7 +342,7 @@ impl Outcome {
         (read > 0).then(|| self.cost.usage.device_read_bytes as f64 / read as f64)
     }
 
-    /// The text behind the rate in db_bench's line: what was found, what was done.
+    /// The text after the rate in db_bench's line: what was found and done.
     fn message(&self) -> String {
         let r = &self.record;
         let (found, of) = (r.found.unwrap_or(0), |kind| r.of_kind(kind));
@@ -370,7 +370,7 @@ impl Outcome {
         }
     }
 
-    /// The text: db_bench's line, then what db_bench does not tell, indented.
+    /// The text: db_bench's line, then additional figures, indented.
     pub fn to_text(&self) -> String {
         if let Some(d) = &self.device {
             return d.to_text();
@@ -565,7 +565,7 @@ fn histogram_text(kind: OpKind, h: &Histogram<u64>) -> String {
 }
 
 impl Report {
-    /// What stands above the results: versions, sizes, machine.
+    /// The header of the results: versions, sizes, machine.
     pub(crate) fn header(&self) -> String {
         let f = &self.flags;
         let raw = f.num as f64 * (f.key_size + f.value_size) as f64 / MIB;

@@ -1,4 +1,4 @@
-//! Sides beside each other: medians, and the ratio pair by pair, because a shared machine is never twice the same.
+//! Compares sides: medians, and the ratios pair by pair, because the speed of a shared machine varies.
 
 use serde_json::{Value, json};
 
@@ -8,10 +8,10 @@ use crate::tables;
 use crate::timeline::short;
 use crate::workload::Workload;
 
-/// A ratio this near to 1 is a tie, however narrow its spread.
+/// A ratio this close to 1 is a tie, however narrow its spread is.
 const TIE_WITHIN: f64 = 0.02;
 
-/// One figure of one benchmark, of the first side and another.
+/// One figure of one benchmark, for the first side and another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// The benchmark.
@@ -30,7 +30,7 @@ pub struct Comparison {
     pub first_median: f64,
     /// The other's.
     pub other_median: f64,
-    /// First over other, pair by pair, in the order of repetitions.
+    /// First divided by other, pair by pair, in the order of repetitions.
     pub ratios: Vec<f64>,
 }
 
@@ -42,7 +42,7 @@ impl Comparison {
         (median(&self.ratios), least, most)
     }
 
-    /// True when neither side can be called better: the spread crosses 1, or the median is too near to it.
+    /// True if neither side can be called better: the spread includes 1, or the median is too close to it.
     pub fn is_tie(&self) -> bool {
         first_is_better(&self.ratios, self.more_is_better).is_none()
     }
@@ -65,7 +65,7 @@ impl Comparison {
     }
 }
 
-/// The middle one, or the mean of the two in the middle; 0 of nothing.
+/// The median: the middle value, or the mean of the two middle ones; 0 if empty.
 pub(crate) fn median(all: &[f64]) -> f64 {
     let mut all = all.to_vec();
     all.sort_by(f64::total_cmp);
@@ -76,7 +76,7 @@ pub(crate) fn median(all: &[f64]) -> f64 {
     }
 }
 
-/// Every figure that two sides can be compared by: name, whether more is better, how to get it.
+/// A figure for comparing two sides: name, whether more is better, and how to compute it.
 type Measure = (String, bool, Box<dyn Fn(&Outcome) -> Option<f64>>);
 
 fn measures(sample: &Outcome) -> Vec<Measure> {
@@ -102,7 +102,7 @@ fn measures(sample: &Outcome) -> Vec<Measure> {
     all
 }
 
-/// The benchmarks of a run that gave figures, in order: place in the list, and one outcome as an example.
+/// The benchmarks of a run with figures, in order: the index in the list, and one outcome as an example.
 pub(crate) fn benchmarks(report: &Report) -> Vec<(usize, &Outcome)> {
     let mut out: Vec<(usize, &Outcome)> = Vec::new();
     for o in report.outcomes.iter().filter(|o| o.stats.is_none() && o.device.is_none()) {
@@ -128,7 +128,7 @@ pub(crate) fn values(
 pub fn comparisons(report: &Report) -> Vec<Comparison> {
     let mut out = Vec::new();
     for (position, example) in benchmarks(report) {
-        // How much is left to wait for says where the benchmark before ended, not how fast a store is.
+        // The remaining work depends on the end of the previous benchmark, not on the store's speed.
         if example.workload == Workload::WaitForCompaction {
             continue;
         }
@@ -274,7 +274,7 @@ pub(crate) fn verdict(c: &Comparison) -> &'static str {
     }
 }
 
-/// True if these ratios, first over other, make the first side the better one; `None` for a tie.
+/// True if the first side is better by these ratios (first divided by other); `None` for a tie.
 pub(crate) fn first_is_better(ratios: &[f64], more_is_better: bool) -> Option<bool> {
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,5 +1,5 @@
-//! Where databases and results may go: nothing is replaced that this command did not make, and caches are emptied
-//! between the sides as far as that is permitted.
+//! Where databases and results may be written: only files of this command are replaced. Also empties caches between the
+//! sides, as far as permitted.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::kernel;
 
-/// The file that says that a benchmark made a directory and may empty it.
+/// The file that marks a directory as created by a benchmark, which may empty it.
 pub(crate) const MARK: &str = "made-by-rockmill-bench";
 
-/// Refuses a directory that holds anything, unless a benchmark made it.
+/// Refuses a non-empty directory, unless a benchmark created it.
 pub(crate) fn check(dir: &Path) -> Result<()> {
     if is_free(dir)? || dir.join(MARK).exists() {
         return Ok(());
@@ -35,7 +35,7 @@ pub(crate) fn check_above(dir: &Path) -> Result<()> {
     )))
 }
 
-/// Makes a directory, with the mark. One that holds something already is left as it is.
+/// Creates a directory with the mark. A non-empty directory is not changed.
 pub(crate) fn make(dir: &Path) -> Result<()> {
     if !is_free(dir)? {
         return Ok(());
@@ -45,7 +45,7 @@ pub(crate) fn make(dir: &Path) -> Result<()> {
         .map_err(|e| Error::io(format_args!("cannot make {}", dir.display()), &e))
 }
 
-/// Removes the WALs that a benchmark left in the directory that it made for them.
+/// Removes the WALs that a benchmark left in its WAL directory.
 pub(crate) fn remove_wals(dir: &Path) -> Result<()> {
     if !dir.join(MARK).exists() {
         return Ok(());
@@ -60,7 +60,7 @@ pub(crate) fn remove_wals(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// True for a directory that is not there, or empty.
+/// True if a directory is missing or empty.
 fn is_free(dir: &Path) -> Result<bool> {
     match fs::read_dir(dir) {
         Ok(mut entries) => Ok(entries.next().is_none()),
@@ -69,10 +69,10 @@ fn is_free(dir: &Path) -> Result<bool> {
     }
 }
 
-/// Refuses to write results over a file that does not look like earlier results: `is_ours` is given its beginning.
+/// Refuses to write results over a file that does not look like earlier results: `is_ours` gets its beginning.
 ///
 /// # Errors
-/// What stands in the way: the folder is not there, or the file is somebody's.
+/// The directory is missing, or the file does not look like results.
 pub fn check_output(path: &Path, is_ours: impl Fn(&str) -> bool) -> std::result::Result<(), String> {
     let shown = path.display();
     if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty() && !p.is_dir()) {
@@ -80,7 +80,7 @@ pub fn check_output(path: &Path, is_ours: impl Fn(&str) -> bool) -> std::result:
     }
     let meta = match fs::metadata(path) {
         Ok(meta) => meta,
-        Err(_) => return Ok(()), // what else is wrong with the path, writing says
+        Err(_) => return Ok(()), // other problems with the path are reported by the write
     };
     if meta.is_dir() {
         return Err(format!("{shown} is a folder; give the name of a file"));
@@ -98,18 +98,18 @@ pub fn check_output(path: &Path, is_ours: impl Fn(&str) -> bool) -> std::result:
     }
 }
 
-/// Of a page, or of the JSON of a benchmark.
+/// True for the beginning of a page, or of a benchmark's JSON.
 pub(crate) fn is_result(head: &str) -> bool {
     head.contains("<title>rockmill bench")
         || (head.starts_with("{\n  \"version\": ") && head.contains("\"machine\": {"))
 }
 
-/// What became of the page cache between the sides.
+/// Whether the page cache was emptied between the sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caches {
     /// The whole cache was emptied.
     Dropped,
-    /// That is not permitted, and why; the sides' own files were taken out of it.
+    /// Not permitted, with the reason; only the sides' own files were dropped from it.
     OwnFiles(String),
 }
 
@@ -124,7 +124,7 @@ impl Caches {
         }
     }
 
-    /// Writes everything back and empties the page cache, so that no side finds what another left there.
+    /// Writes everything back and empties the page cache, so that no side benefits from another side's cached data.
     pub(crate) fn drop_now(dirs: &[PathBuf]) -> Self {
         const SWITCH: &str = "/proc/sys/vm/drop_caches";
         kernel::sync_disks();
@@ -141,7 +141,7 @@ impl Caches {
     }
 }
 
-/// Brings the program and its libraries back into the cache: reading them again is no part of a side's figures.
+/// Loads the program and its libraries into the cache again, so that this is not part of a side's figures.
 fn read_program() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let code = maps.lines().filter(|line| line.split_whitespace().nth(1).is_some_and(|rights| rights.contains('x')));
@@ -154,7 +154,7 @@ fn read_program() {
     }
 }
 
-/// Takes all files below a directory out of the page cache.
+/// Drops all files below a directory from the page cache.
 fn forget(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {

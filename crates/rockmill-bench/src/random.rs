@@ -56,7 +56,7 @@ pub struct Lehmer {
 const LEHMER_MODULUS: u64 = (1 << 31) - 1;
 
 impl Lehmer {
-    /// The sequence of a seed; 0 and the modulus, which would give zeros for ever, are taken as 1.
+    /// The sequence of a seed; 0 and the modulus, which would give only zeros, are replaced with 1.
     pub fn new(seed: u32) -> Self {
         let state = u64::from(seed) & LEHMER_MODULUS;
         Self { state: if state == 0 || state == LEHMER_MODULUS { 1 } else { state } }

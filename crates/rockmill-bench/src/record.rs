@@ -16,11 +16,11 @@ const KINDS: usize = OpKind::ALL.len();
 pub struct Done {
     /// What kind of operation.
     pub kind: OpKind,
-    /// How many: entries of a batch count each.
+    /// Number of operations; each entry of a batch counts.
     pub ops: u64,
     /// Bytes of keys and values that the user wrote.
     pub wrote: u64,
-    /// Bytes of keys and values that the user got.
+    /// Bytes of keys and values that the user read.
     pub read: u64,
 }
 
@@ -36,10 +36,10 @@ impl Done {
     }
 }
 
-/// Counts a thread's operations and, when asked, times each of them.
+/// Counts a thread's operations and, on request, times each of them.
 ///
-/// Without `--histogram` no clock is read per operation, as in db_bench: at millions of operations a second the clock
-/// would be part of the figure.
+/// Without `--histogram` no clock is read per operation, as in db_bench: at millions of operations per second, reading
+/// the clock would affect the result.
 #[derive(Debug)]
 pub struct Recorder {
     timed: bool,
@@ -84,7 +84,7 @@ impl Recorder {
         }
     }
 
-    /// Makes room for the latencies of `kinds`, so that none is made while it measures.
+    /// Allocates room for the latencies of `kinds`, so that no allocation happens during the measurement.
     pub fn expect(&mut self, kinds: &[OpKind]) {
         for kind in kinds {
             self.histogram(*kind);
@@ -97,13 +97,14 @@ impl Recorder {
         }
         let place = &mut self.latencies[kind as usize];
         if place.is_none() {
-            // Three digits: RocksDB's own buckets are coarser. Fixed bounds, so that it never grows while it measures.
+            // Three digits: RocksDB's own buckets are coarser. Fixed bounds, so that it never grows during the
+            // measurement.
             *place = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).ok().map(Box::new);
         }
         place.as_deref_mut()
     }
 
-    /// True when operations are timed, so that [`Self::last`] is up to date.
+    /// True if operations are timed, so that [`Self::last`] is up to date.
     pub fn is_timed(&self) -> bool {
         self.timed
     }
@@ -113,7 +114,7 @@ impl Recorder {
         self.last
     }
 
-    /// The next operation starts at `at`: what was before, a wait for instance, is not part of it.
+    /// The next operation starts at `at`: earlier time, for example a wait, is not part of it.
     pub fn starts(&mut self, at: Instant) {
         self.last = at;
     }
@@ -174,13 +175,13 @@ impl Recorder {
         self.kind_ops[kind as usize]
     }
 
-    /// Bytes of keys and values, written and got.
+    /// Bytes of keys and values, written and read.
     pub fn bytes(&self) -> u64 {
         self.wrote + self.read
     }
 }
 
-/// A thread's operations so far, for whoever samples them. Alone in its cache lines, because every operation writes it.
+/// A thread's operations so far, for the sampling thread. On separate cache lines, because every operation writes it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Progress(AtomicU64);

@@ -1,5 +1,5 @@
-//! Runs the benchmarks of a command line: every side in turn, repetition after repetition, and another side first in
-//! each.
+//! Runs the benchmarks of a command line: all sides in turn, repetition by repetition, each time beginning with a
+//! different side.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ use crate::timeline::{Live, Timeline};
 use crate::usage::Places;
 use crate::workload::{Pace, Shared, Thread, Workload};
 
-/// Runs what `flags.benchmarks` names on every side and prints each result to `out` as soon as it is there.
+/// Runs the benchmarks in `flags.benchmarks` on every side and prints each result to `out` immediately.
 ///
-/// What can be wrong with the command line, the libraries or the disk is found before any work starts.
+/// Problems with the command line, the libraries or the disk are found before any work starts.
 pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Report> {
     let workloads = Workload::parse_list(&flags.benchmarks)?;
     // Before any thread is started, so that all are counted.
@@ -67,7 +67,7 @@ pub fn run(flags: &Flags, out: &mut dyn Write) -> Result<Report> {
             report.devices.push(limits);
         }
         for turn in 0..sides.len() {
-            // Another side begins each time, so that no place in the order is always the same side's.
+            // A different side begins each time, so that no side always has the same position.
             let index = (turn + repetition) % sides.len();
             let side = &sides[index];
             if sides.len() > 1 || flags.repeat > 1 {
@@ -129,7 +129,7 @@ fn check(flags: &Flags, workloads: &[Workload], sides: &[Side]) -> Result<()> {
     check_space(flags, workloads, sides)
 }
 
-/// Refuses to empty or replace what no benchmark made.
+/// Refuses to empty or replace directories and files that no benchmark created.
 fn check_places(flags: &Flags, sides: &[Side]) -> Result<()> {
     check_outputs(flags)?;
     if sides.len() > 1 && !flags.use_existing_db {
@@ -159,7 +159,7 @@ fn check_space(flags: &Flags, workloads: &[Workload], sides: &[Side]) -> Result<
     if needed == 0.0 {
         return Ok(());
     }
-    // The directory may not be there yet: its nearest ancestor is on the same disk.
+    // The directory may not exist yet: its nearest existing ancestor is on the same disk.
     let path = Path::new(&flags.db);
     let there = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
     let Ok(free) = PosixFileSystem::default().free_space(there) else { return Ok(()) };
@@ -193,7 +193,7 @@ fn least_bytes(f: &Flags, workloads: &[Workload]) -> f64 {
 fn probe_device(flags: &Flags) -> Result<DeviceLimits> {
     let dir = Path::new(&flags.db).with_extension("device");
     let limits = device::probe(&dir, flags.device_bytes, flags.seed);
-    // Made by the probe; stays if somebody put something there.
+    // Created by the probe; stays if it is not empty.
     let _ = std::fs::remove_dir(&dir);
     limits
 }
@@ -209,7 +209,7 @@ struct SideRun<'a> {
     /// Each thread of each benchmark has its own random numbers: the seed plus its number among all threads so far.
     threads: u64,
     rss_without_store: u64,
-    /// What the store's engines did, of all openings.
+    /// The work of the store's engines, over all opens.
     engine: Option<EngineReport>,
 }
 
@@ -245,7 +245,7 @@ impl SideRun<'_> {
             }
             self.close()?;
             self.side.destroy()?;
-            // What the run before left to be written or discarded is not part of this one.
+            // Pending writes and discards of the previous run are not part of this one.
             kernel::sync_disks();
         }
         let mut opened = None;
@@ -293,7 +293,7 @@ impl SideRun<'_> {
         Outcome::new(workload, self.index, self.repetition, threads)
     }
 
-    /// Scans the database: what users stored, beside what it takes.
+    /// Scans the database, to compare the users' data with its disk usage.
     fn space(&mut self) -> Result<Option<SpaceUse>> {
         if !self.side.flags.measures_space() {
             return Ok(None);
@@ -359,7 +359,8 @@ fn end_watch(watcher: std::io::Result<thread::ScopedJoinHandle<'_, Timeline>>, s
     watcher.join().map_err(|_| Error::Run("the sampling thread panicked".to_owned()))
 }
 
-/// Runs the threads of a benchmark, started together, and adds up what they did: those that count, and the others.
+/// Runs the threads of a benchmark, started together, and sums up their work, separately for counted and background
+/// threads.
 pub(crate) fn run_threads(
     workload: Workload,
     flags: &Flags,
@@ -368,7 +369,7 @@ pub(crate) fn run_threads(
     title: &str,
 ) -> Result<(Recorder, Recorder, Timeline)> {
     let count = workload.thread_count(flags.threads);
-    // Held until every thread is there, or could not be started: a barrier would wait for that one for ever.
+    // Held until every thread has started or failed to start: a barrier would wait for ever for a missing thread.
     let (gate, shared) = (RwLock::new(()), Shared::default());
     let progress: Vec<Progress> = (0..count).map(|_| Progress::default()).collect();
     let stop = AtomicBool::new(false);
@@ -445,7 +446,7 @@ impl SideReport {
 }
 
 impl Report {
-    /// Settings of the sides beside each other: what differs, and what each says of itself.
+    /// Compares the settings of the sides: differences, and each side's notes.
     fn settings_text(&self) -> String {
         let warnings: String = self.sides.iter().filter_map(SideReport::engine_warning).map(|w| w + "\n").collect();
         if self.sides.len() < 2 {

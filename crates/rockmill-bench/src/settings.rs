@@ -1,5 +1,5 @@
-//! Settings of the peers: one text of RocksDB's option names for every store that knows them, the two presets, what
-//! each store says that it took, and where two sides differ.
+//! Settings of the peers: one text of RocksDB's option names for every store that supports them, the two presets, the
+//! effective settings of each store, and differences between sides.
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +13,9 @@ use crate::outcome::SideReport;
 /// The presets of `--settings`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preset {
-    /// Every side gets what the flags say and nothing else.
+    /// Every side gets exactly the flags' settings.
     Same,
-    /// What the flags say, then what each store's documentation recommends for this kind of work.
+    /// The flags' settings, and the recommendations of each store's documentation for this kind of work.
     Best,
 }
 
@@ -48,8 +48,8 @@ fn checksum(number: i32) -> Result<&'static str> {
     name.ok_or_else(|| Error::Usage(format!("--checksum_type={number}: 0 to 4")))
 }
 
-/// What the flags say, as a text of RocksDB's options: the very same text goes to Rockmill and to RocksDB, but for TPH
-/// tables, which RocksDB does not have.
+/// The flags' settings as a text of RocksDB's options: Rockmill and RocksDB get the same text, except for TPH tables,
+/// which RocksDB does not have.
 pub fn options_text(flags: &Flags, preset_extra: &[(&str, String)]) -> Result<String> {
     let f = flags;
     let mut table = vec![
@@ -114,7 +114,7 @@ pub fn options_text(flags: &Flags, preset_extra: &[(&str, String)]) -> Result<St
         table.push(("piece_limit", f.piece_limit.to_string()));
         table.push(("garbage_percent", f.garbage_percent.to_string()));
     }
-    // Later ones win: a preset changes what the flags say, and --options_string is the last word.
+    // Later ones win: a preset overrides the flags, and --options_string overrides both.
     for (name, value) in preset_extra {
         match name.strip_prefix("table.") {
             Some(name) => table.push((name, value.clone())),
@@ -134,8 +134,8 @@ pub fn options_text(flags: &Flags, preset_extra: &[(&str, String)]) -> Result<St
     Ok(text)
 }
 
-/// The options in the newest OPTIONS file of the database in `dir`, with RocksDB's names: what the store really took.
-/// `None` where the store writes no such file.
+/// The options in the newest OPTIONS file of the database in `dir`, with RocksDB's names: the effective settings.
+/// `None` if the store does not write such a file.
 pub fn effective(dir: &Path) -> Option<Vec<(String, String)>> {
     let names = fs::read_dir(dir).ok()?.filter_map(|e| e.ok()?.file_name().into_string().ok());
     let newest = names
@@ -170,9 +170,8 @@ pub fn value_of<'a>(settings: &'a [(String, String)], name: &str) -> Option<&'a 
     settings.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
 }
 
-/// Options that both sides name and have at different values: name, first, second. Structs are compared member by
-/// member (`compression_opts.level`). What can differ without meaning anything is left out: versions, names of places,
-/// and how a text is written.
+/// Options that both sides have with different values: name, first, second. Structs are compared member by member
+/// (`compression_opts.level`). Irrelevant differences are omitted: versions, paths, and the form of texts.
 pub fn differences(a: &[(String, String)], b: &[(String, String)]) -> Vec<(String, String, String)> {
     const WITHOUT_MEANING: [&str; 5] = ["version.", "db_log_dir", "wal_dir", "db_host_id", "persist_stats_to_disk"];
     let same = |x: &str, y: &str| {
@@ -196,7 +195,7 @@ pub fn differences(a: &[(String, String)], b: &[(String, String)]) -> Vec<(Strin
     out
 }
 
-/// What differs between the first side and each other, in words: a warning where somebody set it.
+/// A description of the differences between the first side and each other: a warning if they were set explicitly.
 pub(crate) fn differences_text(sides: &[SideReport]) -> String {
     let [first, others @ ..] = sides else { return String::new() };
     let mut text = String::new();
@@ -236,7 +235,7 @@ pub(crate) fn is_chosen(name: &str, a: &str, b: &str) -> bool {
     [a, b].iter().any(|value| *value == CHOSEN || (by_zero && *value == "0"))
 }
 
-/// Every option with a value of its own: those of structs under `struct.member`, an object under its option's name
+/// Every option with its value: members of structs under `struct.member`, an object under its option's name
 /// (`{id=stringappend;delimiter=,}` has the value `stringappend`, and a member).
 fn members(settings: &[(String, String)]) -> Vec<(String, String)> {
     let mut out = Vec::new();
@@ -251,7 +250,7 @@ fn add_members(name: &str, value: &str, out: &mut Vec<(String, String)>) {
         return out.push((name.to_owned(), value.to_owned()));
     };
     let parts = parts_of(inner);
-    // A list of structs, or a value with nothing to name: compared as it stands.
+    // A list of structs, or a value without members: compared as text.
     if parts.is_empty() || parts.iter().any(|part| !part.contains('=') || part.starts_with('{')) {
         return out.push((name.to_owned(), value.to_owned()));
     }
@@ -264,7 +263,7 @@ fn add_members(name: &str, value: &str, out: &mut Vec<(String, String)>) {
     }
 }
 
-/// What stands between the semicolons that are in no inner braces and have no backslash.
+/// The parts between unescaped semicolons outside of inner braces.
 fn parts_of(text: &str) -> Vec<&str> {
     let (mut parts, mut begin, mut depth, mut escaped) = (Vec::new(), 0, 0usize, false);
     for (at, c) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! What a benchmark asks of a store. Rockmill and its peers implement it.
+//! The interface of a store in the benchmark, which Rockmill and its peers implement.
 
 use rockmill::EngineParts;
 use rockmill_format::hash::hash64;
@@ -9,12 +9,12 @@ use crate::flags::Flags;
 /// The column family of [`Store::warm_up`].
 pub(crate) const WARM_UP: &str = "warm_up";
 
-/// What its table number `i` has: keys between those of the others.
+/// The entries of table number `i`: keys interleaved with those of the other tables.
 pub(crate) fn warm_up_entries(i: usize) -> impl Iterator<Item = (String, [u8; 100])> {
     (0..64).map(move |key| (format!("{key:04}{i:04}"), [b'v'; 100]))
 }
 
-/// The column families that a store of RocksDB's kind has: db_bench's names.
+/// The column families of a store like RocksDB, with db_bench's names.
 pub(crate) fn family_names(flags: &Flags) -> Vec<String> {
     let name = |i| if i == 0 { "default".to_owned() } else { format!("column_family_name_{i:06}") };
     (0..flags.num_column_families).map(name).collect()
@@ -29,15 +29,15 @@ pub(crate) fn place_of(key: &[u8], count: usize) -> usize {
 /// Jobs that run at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunningNow {
-    /// Flushes, then compactions by the level that they begin at, from L0; empty for a store that does not say.
+    /// Flushes, then compactions by the level that they begin at, from L0; empty for a store that does not tell.
     pub jobs: Vec<u64>,
-    /// Threads that compact: as many of a job as it has parts.
+    /// Compacting threads; a job has as many as it has parts.
     pub threads: u64,
 }
 
 /// An open store.
 pub trait Store: Send + Sync {
-    /// What one thread works with: it may keep a batch, a transaction or an iterator between calls.
+    /// A thread's access to the store: it may keep a batch, a transaction or an iterator between calls.
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
     /// Writes memtables as tables.
@@ -46,8 +46,8 @@ pub trait Store: Send + Sync {
     /// Compacts everything.
     fn compact(&self) -> Result<()>;
 
-    /// Merges `inputs` small tables of a column family of their own in one job, and drops it: what a store sets up for
-    /// its first jobs is then there.
+    /// Merges `inputs` small tables of a separate column family in one job, and drops it, so that the store's setup for
+    /// its first jobs is done.
     fn warm_up(&self, inputs: usize) -> Result<()> {
         let _ = inputs;
         Ok(())
@@ -56,7 +56,7 @@ pub trait Store: Send + Sync {
     /// Returns when no flush or compaction runs or is due.
     fn wait_for_compaction(&self) -> Result<()>;
 
-    /// What holds writers back, so far and now; nothing for a store that does not say.
+    /// Stalls of writers so far, and the current reason; empty for a store that does not tell.
     fn stalls(&self) -> Result<Stalls> {
         Ok(Stalls::default())
     }
@@ -66,18 +66,18 @@ pub trait Store: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Jobs that run now; none for a store that does not say.
+    /// Currently running jobs; none for a store that does not tell.
     fn running_jobs(&self) -> RunningNow {
         RunningNow::default()
     }
 
-    /// What each kind of work has taken since the store was opened, with the jobs that run now; nothing for a store
-    /// that does not say.
+    /// The resource use of each kind of work since the open, including running jobs; empty for a store that does not
+    /// tell.
     fn tasks(&self) -> Vec<TaskUse> {
         Vec::new()
     }
 
-    /// Numbers that the store tells by name, to be drawn over time.
+    /// Named numbers of the store, for charts over time.
     fn numbers(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -90,37 +90,37 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// Which of its engines did the parts of jobs since it was opened, for a store that has several.
+    /// Which of its engines did the parts of jobs since the open, for stores with several engines.
     fn engine_parts(&self) -> Option<EngineParts> {
         None
     }
 
-    /// The engine that it has now, and why it is not the one that was asked for, in its own words.
+    /// The current engine, with the store's reason if it is not the requested one.
     fn engine_text(&self) -> Option<String> {
         None
     }
 
-    /// Closes the store. What that writes belongs to the run.
+    /// Closes the store. Writes of the close belong to the run.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
-/// What one kind of work of a store has taken.
+/// The resource use of one kind of work of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskUse {
     /// Which.
     pub name: &'static str,
-    /// Microseconds of wall time, of all jobs together. Of appends, what syncs took.
+    /// Microseconds of wall time of all jobs together. For appends, the time of syncs.
     pub busy_micros: u64,
-    /// Microseconds of CPU of the jobs that have ended, where the store counts them.
+    /// CPU microseconds of finished jobs, if the store counts them.
     pub cpu_micros: Option<u64>,
-    /// Bytes that it took: of writes, of memtables, of tables.
+    /// Input bytes: of writes, of memtables, of tables.
     pub bytes_in: u64,
-    /// Bytes that it wrote to a device, of the jobs that have ended.
+    /// Bytes that finished jobs wrote to a device.
     pub bytes_out: u64,
 }
 
 impl TaskUse {
-    /// Adds what another store took for the same.
+    /// Adds another store's use for the same kind.
     pub fn add(&mut self, other: &Self) {
         self.name = other.name;
         self.busy_micros += other.busy_micros;
@@ -129,7 +129,7 @@ impl TaskUse {
         self.bytes_out += other.bytes_out;
     }
 
-    /// What came since. A job that has just ended may be missing for a moment: nothing falls below `before`.
+    /// The use since `begun`. A job that has just ended may be missing for a moment, so values never go below `before`.
     pub fn since(&self, begun: Option<&Self>, before: Option<&Self>) -> Self {
         let (none, nothing) = (Self::default(), Self::default());
         let (begun, before) = (begun.unwrap_or(&none), before.unwrap_or(&nothing));
@@ -144,16 +144,16 @@ impl TaskUse {
     }
 }
 
-/// Time that writers were held back since the store was opened, and why they are now.
+/// How long writers were delayed or stopped since the open, and the current reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stalls {
-    /// Microseconds that they were slowed, or all of it where the store does not tell the two apart.
+    /// Microseconds of delays, or the total if the store does not distinguish delays from stops.
     pub delayed_micros: u64,
     /// Microseconds that they were stopped.
     pub stopped_micros: u64,
-    /// Why they are held back now; empty if they are not.
+    /// Why they are delayed or stopped now; empty if they are not.
     pub reason: String,
-    /// How often each reason held back a write so far, where the store counts that.
+    /// How often each reason has delayed or stopped a write so far, if the store counts that.
     pub counts: Vec<(String, u64)>,
 }
 
@@ -164,7 +164,7 @@ impl Stalls {
     }
 }
 
-/// One thread's use of a store. Errors carry what the store said.
+/// One thread's use of a store. Errors contain the store's message.
 pub trait Session {
     /// Adds a put to the batch.
     fn put(&mut self, key: &[u8], value: &[u8]);
@@ -178,17 +178,17 @@ pub trait Session {
     /// Writes the batch and empties it.
     fn commit(&mut self) -> Result<()>;
 
-    /// Looks the key up and, if it is there, shows the value where it lies, without copying it.
+    /// Looks up the key and, if it exists, passes the value in place, without copying it.
     fn get(&mut self, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool>;
 
-    /// Looks many keys up in one call: how many are there, and the bytes of their values.
+    /// Looks many keys up in one call: returns how many exist, and the bytes of their values.
     fn multi_get(&mut self, keys: &[Vec<u8>]) -> Result<(u64, u64)>;
 
-    /// Opens an iterator, seeks to the first key at or after `key`, visits at most `entries` entries and steps behind
-    /// each. Gives whether the very key was there, the entries visited, and their bytes.
+    /// Opens an iterator, seeks to the first key at or after `key`, visits at most `entries` entries and steps after
+    /// each. Returns whether exactly this key was found, the number of visited entries, and their bytes.
     fn seek(&mut self, key: &[u8], entries: u64) -> Result<Sought>;
 
-    /// Visits entries from the first, or from the last backwards, until `visit`, which is given each one's bytes, says
+    /// Visits entries from the first, or backwards from the last, until `visit`, which gets each one's bytes, returns
     /// false.
     fn scan(&mut self, reverse: bool, visit: &mut dyn FnMut(u64) -> Result<bool>) -> Result<()>;
 }
@@ -204,7 +204,7 @@ pub struct Sought {
     pub bytes: u64,
 }
 
-/// Kinds of operations, for which latencies are kept apart.
+/// Kinds of operations, whose latencies are recorded separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OpKind {
     /// A point lookup.
@@ -225,7 +225,7 @@ pub enum OpKind {
     Scan,
     /// A new key (YCSB).
     Insert,
-    /// A whole pass of a background job asked for, such as a compaction.
+    /// A complete requested background job, such as a compaction.
     Job,
 }
 

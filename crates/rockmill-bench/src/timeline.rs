@@ -1,5 +1,4 @@
-//! What happens while a benchmark runs: throughput, stalls and levels, sampled by a thread of its own, and the line
-//! that shows it live.
+//! Samples throughput, stalls and levels during a benchmark in a separate thread, and shows them in a live line.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,7 @@ use crate::store::{Stalls, Store};
 use crate::usage::{Begun, Places, Use};
 pub(crate) use rockmill_page::short;
 
-/// Levels change slowly and cost more to ask for.
+/// Interval for levels, which change slowly and are more expensive to query.
 const BETWEEN_LEVELS: Duration = Duration::from_millis(900);
 /// How often the live line changes.
 const BETWEEN_LINES: Duration = Duration::from_millis(250);
@@ -23,15 +22,15 @@ pub struct Sample {
     pub seconds: f64,
     /// Operations that count, so far.
     pub ops: u64,
-    /// Operations of threads that are load only, so far.
+    /// Operations of background threads so far.
     pub background_ops: u64,
-    /// Microseconds that writers were held back, so far.
+    /// Microseconds of stalls of writers so far.
     pub stall_micros: u64,
-    /// Why they are now; empty if they are not.
+    /// The current reason; empty if there is none.
     pub reason: String,
-    /// Bytes of each level, in the samples that asked.
+    /// Bytes of each level, in the samples that query them.
     pub levels: Option<Vec<u64>>,
-    /// Jobs that run: flushes, then compactions by the level that they begin at; empty where the store does not say.
+    /// Jobs that run: flushes, then compactions by the level that they begin at; empty if the store does not tell.
     pub jobs: Vec<u64>,
     /// Threads that compact.
     pub threads: u64,
@@ -47,8 +46,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Operations in each whole second, and the part of one at the end scaled to a second if it is long enough to
-    /// mean anything.
+    /// Operations in each whole second; a partial second at the end is scaled to a second if it is long enough.
     pub fn per_second(&self) -> Vec<f64> {
         let Some(end) = self.samples.last() else { return vec![] };
         let at = |t: f64| {
@@ -74,13 +72,13 @@ impl Timeline {
         out
     }
 
-    /// Jobs that ran at a time, on average: flushes, then compactions by the level that they began at.
+    /// Average number of concurrent jobs: flushes, then compactions by the level that they began at.
     pub fn mean_jobs(&self) -> Vec<f64> {
         let places = self.samples.iter().map(|s| s.jobs.len()).max().unwrap_or(0);
         mean_jobs(&self.samples, places)
     }
 
-    /// How far these were from their mean in the samples, as a standard deviation.
+    /// Their standard deviation over the samples.
     pub fn jobs_deviation(&self) -> Vec<f64> {
         let of = |(place, mean): (usize, &f64)| {
             let seen = self.samples.iter().map(|s| s.jobs.get(place).map_or(0.0, |n| *n as f64));
@@ -89,7 +87,7 @@ impl Timeline {
         self.mean_jobs().iter().enumerate().map(of).collect()
     }
 
-    /// Parts of the samples in which at most 0, 1, 2 and so on threads compacted; empty where the store does not say.
+    /// Fractions of the samples in which at most 0, 1, 2, … threads compacted; empty if the store does not tell.
     pub fn threads_at_most(&self) -> Vec<f64> {
         let told: Vec<&Sample> = self.samples.iter().filter(|s| !s.jobs.is_empty()).collect();
         let most = told.iter().map(|s| s.threads).max();
@@ -97,7 +95,7 @@ impl Timeline {
         most.map_or_else(Vec::new, |most| (0..=most).map(part).collect())
     }
 
-    /// Threads that compacted in the samples: their mean, and how far they were from it, as a standard deviation.
+    /// Mean and standard deviation of the number of compacting threads in the samples.
     pub fn threads(&self) -> (f64, f64) {
         let told: Vec<f64> = self.samples.iter().filter(|s| !s.jobs.is_empty()).map(|s| s.threads as f64).collect();
         let all = told.len().max(1) as f64;
@@ -105,7 +103,7 @@ impl Timeline {
         (mean, (told.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / all).sqrt())
     }
 
-    /// Stalled microseconds by reason: what was added between two samples goes to the reason seen in either.
+    /// Stalled microseconds by reason: the increase between two samples is attributed to the reason in either.
     pub fn stalls_by_reason(&self) -> Vec<(String, u64)> {
         let mut out: Vec<(String, u64)> = Vec::new();
         let (mut before, mut reason_before) = (0, "");
@@ -126,19 +124,19 @@ impl Timeline {
     }
 }
 
-/// The mean of what samples saw running, for so many places.
+/// The mean number of running jobs in the samples, for each of `places` kinds.
 pub(crate) fn mean_jobs(samples: &[Sample], places: usize) -> Vec<f64> {
     let sum = |place: usize| samples.iter().filter_map(|s| s.jobs.get(place)).sum::<u64>();
     (0..places).map(|place| sum(place) as f64 / samples.len().max(1) as f64).collect()
 }
 
-/// What the live line says beside the throughput.
+/// The parts of the live line other than the throughput.
 pub(crate) struct Live<'a> {
     /// The benchmark, its store and the repetition.
     pub title: String,
-    /// Operations that it will do; 0 if the clock decides.
+    /// Total operations; 0 if the duration is fixed.
     pub total_ops: u64,
-    /// Seconds that it will take; 0 if the operations decide.
+    /// Duration in seconds; 0 if the number of operations is fixed.
     pub seconds: u64,
     pub store: &'a dyn Store,
     pub places: Places,
@@ -153,8 +151,8 @@ impl Live<'_> {
         !quiet && std::io::stderr().is_terminal()
     }
 
-    /// Samples until `stop`. `begun` says when the measured part has begun; `progress` are the threads', the first
-    /// `counted` of which count.
+    /// Samples until `stop`. `begun` tells when the measured part has begun; `progress` has an entry per thread, of
+    /// which the first `counted` count.
     pub fn watch(&self, progress: &[Progress], counted: usize, begun: &AtomicBool, stop: &AtomicBool) -> Timeline {
         let stalled_before = self.stalls().micros();
         while !begun.load(Ordering::Acquire) && !stop.load(Ordering::Acquire) {
@@ -219,7 +217,7 @@ impl Live<'_> {
         let rate = if now.ops > 0 { format!("  {} ops/s", short(rate)) } else { String::new() };
         let held = if now.reason.is_empty() { String::new() } else { format!("  held back: {}", now.reason) };
         let mut err = std::io::stderr().lock();
-        // The line is for a person who looks now; if it cannot be written nobody does.
+        // The line is only for an interactive user; write errors are ignored.
         let _ = write!(err, "\r\x1b[K{}{part}  {:.0} s{rate}{held}", self.title, now.seconds);
         let _ = err.flush();
     }

@@ -1,4 +1,4 @@
-//! What process and devices use while a benchmark runs, from second to second: how much, and how evenly.
+//! The resource use of process and devices during a benchmark, second by second: how much, and how evenly.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,14 +12,14 @@ use crate::measure::{DeviceBytes, device_entry};
 use crate::store::{Store, TaskUse};
 use crate::timeline::{Sample, Timeline};
 
-/// Shorter parts at the end of a benchmark are no second of it.
+/// Shorter parts at the end of a benchmark do not count as a second.
 const SECOND_MIN: f64 = 0.5;
 
-/// Where a side's bytes go: the database's device and, with `--fast_path`, the faster one.
+/// The devices of a side: the database's device and, with `--fast_path`, the faster one.
 pub(crate) struct Places {
     db: PathBuf,
     fast: Option<PathBuf>,
-    /// The database's device is a loop over a file on the faster one: what it does is counted there once more.
+    /// The database's device is a loop device over a file on the faster one, so its transfers are counted twice there.
     nested: bool,
 }
 
@@ -32,7 +32,7 @@ impl Places {
         Self { db, fast, nested }
     }
 
-    /// What the devices did so far, the database's first; the faster one is there if it is another.
+    /// Transfers of the devices so far, the database's first; the faster one is included if it is a different device.
     pub fn devices(&self) -> Vec<DeviceBytes> {
         let Some(db) = DeviceBytes::now(&self.db) else { return vec![] };
         let fast = self.fast.as_deref().filter(|fast| device_entry(fast) != device_entry(&self.db));
@@ -59,7 +59,7 @@ fn fast_bytes(dir: &Path) -> (u64, u64) {
     let Ok(entries) = fs::read_dir(dir) else { return (0, 0) };
     let of = |entry: fs::DirEntry| match entry.metadata() {
         Ok(m) if m.is_dir() => fast_bytes(&entry.path()),
-        // What is preallocated and not written yet is no use of the device.
+        // Preallocated space that was not written yet does not count as use.
         Ok(m) => {
             let bytes = m.len().min(m.blocks() * 512);
             (if entry.path().extension().is_some_and(|e| e == "log") { bytes } else { 0 }, bytes)
@@ -74,13 +74,13 @@ fn fast_bytes(dir: &Path) -> (u64, u64) {
 pub struct Use {
     /// Microseconds of CPU of all threads since the measured part began.
     pub cpu_micros: u64,
-    /// What the devices did since then: the database's, then the faster one, if it is another.
+    /// Transfers of the devices since then: the database's, then the faster one, if different.
     pub devices: Vec<DeviceBytes>,
-    /// Bytes of logs and of everything in `--fast_path`, in the samples that asked.
+    /// Bytes of logs and of everything in `--fast_path`, in the samples that query them.
     pub fast_bytes: Option<(u64, u64)>,
     /// Numbers of the store by name.
     pub numbers: Vec<(&'static str, u64)>,
-    /// What each kind of work of the store took since the measured part began.
+    /// The use of each kind of the store's work since the measured part began.
     pub tasks: Vec<TaskUse>,
 }
 
@@ -96,7 +96,7 @@ impl Begun {
         Self { cpu_micros: cpu_micros(), devices: places.devices(), tasks: store.tasks() }
     }
 
-    /// What came since. `before`: the sample before this one.
+    /// The use since then. `before`: the previous sample.
     pub fn since(&self, places: &Places, ask_files: bool, store: &dyn Store, before: Option<&Use>) -> Use {
         let task = |(i, now): (usize, &TaskUse)| now.since(self.tasks.get(i), before.and_then(|b| b.tasks.get(i)));
         Use {
@@ -114,7 +114,7 @@ fn cpu_micros() -> u64 {
     (used.user + used.system).as_micros() as u64
 }
 
-/// A count's rate from second to second: when each ended, and how much was added for each second of it.
+/// A count's rate second by second: the end of each interval, and the increase per second.
 pub(crate) fn rates(timeline: &Timeline, of: impl Fn(&Sample) -> Option<u64>) -> Vec<(f64, f64)> {
     let (mut then, mut before) = (0.0, 0);
     let mut out = Vec::new();
@@ -141,7 +141,7 @@ fn spread(all: &[(f64, f64)]) -> (f64, f64) {
 /// A count of a device.
 pub(crate) type CountOf = fn(&DeviceBytes) -> u64;
 
-/// What is told of each device.
+/// The reported counts of each device.
 pub(crate) const COUNTS: [(&str, CountOf); 3] = [
     ("read_bytes_per_second", |d| d.read),
     ("written_bytes_per_second", |d| d.written),
@@ -161,16 +161,16 @@ pub(crate) fn of_device(timeline: &Timeline, device: usize, of: CountOf) -> Vec<
 /// A count of a kind of work.
 pub(crate) type TaskCountOf = fn(&TaskUse) -> u64;
 
-/// What is told of each kind of work, from second to second: jobs at a time, and bytes that it took.
+/// The figures of each kind of work, second by second: concurrent jobs, and input bytes.
 pub(crate) const TASK_COUNTS: [(&str, TaskCountOf); 2] =
     [("busy_micros_per_second", |t| t.busy_micros), ("bytes_in_per_second", |t| t.bytes_in)];
 
-/// A count of a kind of work, from second to second.
+/// A count of a kind of work, second by second.
 pub(crate) fn of_task(timeline: &Timeline, task: usize, of: TaskCountOf) -> Vec<(f64, f64)> {
     rates(timeline, |s| s.used.tasks.get(task).map(of))
 }
 
-/// What the reports call the devices, in the order of [`Use::devices`].
+/// The names of the devices in reports, in the order of [`Use::devices`].
 pub(crate) const DEVICES: [&str; 2] = ["db", "fast"];
 
 fn spread_json(all: &[(f64, f64)]) -> Value {
@@ -178,7 +178,7 @@ fn spread_json(all: &[(f64, f64)]) -> Value {
     json!({ "mean": mean, "standard_deviation": deviation })
 }
 
-/// Means and standard deviations of CPU and devices over the seconds of a benchmark, and what the devices did in all.
+/// Means and standard deviations of CPU and devices over the seconds of a benchmark, and the devices' totals.
 pub(crate) fn to_json(timeline: &Timeline) -> Value {
     let mut out = json!({ "cpu_cores": spread_json(&cores(timeline)) });
     let Some(last) = timeline.samples.last() else { return out };
@@ -201,7 +201,7 @@ pub(crate) fn to_json(timeline: &Timeline) -> Value {
         jobs_cpu += task.cpu_micros.unwrap_or(0);
     }
     if !last.used.tasks.is_empty() {
-        // Users' calls, appends and index merges among it.
+        // Includes users' calls, appends and index merges.
         out["cpu_micros_outside_of_flushes_and_compactions"] = last.used.cpu_micros.saturating_sub(jobs_cpu).into();
     }
     let of_files = || timeline.samples.iter().filter_map(|s| s.used.fast_bytes);
@@ -302,7 +302,7 @@ mod tests {
         let (begun, running) = (task(100, 10), task(300, 50));
         let before = running.since(Some(&begun), None);
         assert_eq!((before.busy_micros, before.bytes_in), (200, 40));
-        // It is in no list for a moment, and then it is counted.
+        // A finished job is in no list for a moment, and then it is counted.
         let between = begun.since(Some(&begun), Some(&before));
         assert_eq!((between.busy_micros, between.bytes_in), (200, 40));
         let ended = task(350, 55).since(Some(&begun), Some(&between));

@@ -1,4 +1,4 @@
-//! The benchmarks: their names, and how a thread runs one.
+//! The benchmarks: their names, and their execution by a thread.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::record::{Done, Progress, Recorder};
 use crate::store::{OpKind, Session};
 use crate::ycsb::Ycsb;
 
-/// Operations between two looks at the clock when `--duration` limits a benchmark that does not time its operations.
+/// Operations between two reads of the clock if `--duration` limits a benchmark that does not time its operations.
 const OPS_BETWEEN_CLOCK_READS: u64 = 1000;
 
 macro_rules! workloads {
@@ -76,7 +76,7 @@ pub(crate) fn descriptions() -> impl Iterator<Item = (&'static str, &'static str
 }
 
 impl Workload {
-    /// The benchmarks of a list separated by commas. YCSB's may also be called `workloada` and so on.
+    /// The benchmarks of a comma-separated list. YCSB's may also be called `workloada` and so on.
     pub fn parse_list(list: &str) -> Result<Vec<Self>> {
         let all: Vec<Self> = list
             .split(',')
@@ -106,7 +106,7 @@ impl Workload {
         Err(Error::Usage(format!("there is no benchmark {name:?}{hint}")))
     }
 
-    /// True when the database is destroyed and made anew first.
+    /// True if the database is first destroyed and created again.
     pub fn wants_fresh_database(self) -> bool {
         matches!(self, Self::FillSeq | Self::FillRandom | Self::FillUniqueRandom | Self::YcsbLoad)
     }
@@ -116,7 +116,7 @@ impl Workload {
         self.name().starts_with("ycsb")
     }
 
-    /// True for those that `--threads` threads run, with operations that are counted.
+    /// True for those that run on `--threads` threads, with counted operations.
     pub fn is_threaded(self) -> bool {
         !matches!(self, Self::Flush | Self::Compact | Self::WaitForCompaction | Self::Stats | Self::Device)
     }
@@ -126,7 +126,7 @@ impl Workload {
         if self == Self::ReadWhileWriting { threads + 1 } else { threads }
     }
 
-    /// Operations of one thread, where the flags and not the clock decide.
+    /// Operations of one thread, if the flags and not the duration determine them.
     pub(crate) fn operations(self, f: &Flags, index: usize) -> u64 {
         let share = |n: u64| n / f.threads as u64 + u64::from((index as u64) < n % f.threads as u64);
         match self {
@@ -139,7 +139,7 @@ impl Workload {
         }
     }
 
-    /// How long it runs, where the clock decides.
+    /// How long it runs, if the duration is fixed.
     fn duration(self, f: &Flags) -> Duration {
         let by_count =
             matches!(self, Self::FillSeq | Self::FillUniqueRandom | Self::YcsbLoad | Self::ReadSeq | Self::ReadReverse);
@@ -172,17 +172,17 @@ impl Workload {
         })
     }
 
-    /// True where a warm-up makes sense: a fill would only be a larger fill.
+    /// True if a warm-up makes sense: for a fill, it would only make the fill larger.
     fn warms_up(self) -> bool {
         self.is_threaded() && !self.wants_fresh_database() && !matches!(self, Self::ReadSeq | Self::ReadReverse)
     }
 
-    /// Runs one thread's part of a threaded benchmark: the warm-up, then what counts.
+    /// Runs one thread's part of a threaded benchmark: the warm-up, then the measured part.
     pub(crate) fn run(self, t: &mut Thread<'_>) -> Result<()> {
         let mut work = self.work(t)?;
         t.record.expect(work.kinds());
         if t.flags.warmup > 0 && self.warms_up() {
-            // The background thread of readwhilewriting goes on as it began.
+            // The background thread of readwhilewriting continues unchanged.
             if !t.is_background() {
                 let mut limit = Limit::new(0, Duration::from_secs(t.flags.warmup));
                 work.run(t, &mut limit)?;
@@ -191,7 +191,7 @@ impl Workload {
             t.record.expect(work.kinds());
             t.progress.set(0);
         }
-        // Also without a warm-up: what a work prepares, such as a shuffled list of keys, takes threads unequally long.
+        // Also without a warm-up: preparations such as shuffling a list of keys take different times.
         t.shared.wait_until_all_are_warm(t.flags.threads, t.is_background());
         t.pace = Pace::new(t.flags);
         t.started = Instant::now();
@@ -202,7 +202,7 @@ impl Workload {
     }
 }
 
-/// What a thread does, one step at a time.
+/// The work of a thread, one step at a time.
 pub(crate) trait Work {
     /// Kinds of operations that steps do.
     fn kinds(&self) -> &'static [OpKind];
@@ -212,7 +212,7 @@ pub(crate) trait Work {
         1
     }
 
-    /// Does some operations; `None` when there is nothing left to do.
+    /// Does some operations; `None` if nothing is left to do.
     fn step(&mut self, t: &mut Thread<'_>) -> Result<Option<Done>>;
 
     /// Steps until the limit.
@@ -242,7 +242,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Returns when every counted thread has ended its warm-up, or one has failed.
+    /// Returns when every counted thread has finished its warm-up, or one has failed.
     fn wait_until_all_are_warm(&self, threads: usize, background: bool) {
         if !background {
             self.warm.fetch_add(1, Ordering::AcqRel);
@@ -273,7 +273,7 @@ pub(crate) struct Thread<'a> {
 }
 
 impl Thread<'_> {
-    /// True for the writer of readwhilewriting, whose operations are load and not figure.
+    /// True for the writer of readwhilewriting, whose operations are only load.
     pub fn is_background(&self) -> bool {
         self.index >= self.flags.threads
     }
@@ -288,7 +288,7 @@ impl Thread<'_> {
         }
     }
 
-    /// Looks up `self.key`. Gives the bytes of key and value, if it is there.
+    /// Looks up `self.key`. Returns the bytes of key and value, if it exists.
     #[inline]
     pub fn get(&mut self) -> Result<Option<u64>> {
         let mut len = 0;
@@ -298,7 +298,7 @@ impl Thread<'_> {
         Ok(found.then_some((self.key.len() + len) as u64))
     }
 
-    /// Puts the next value of `len` bytes under `self.key` and writes it. Gives the bytes of both.
+    /// Puts the next value of `len` bytes under `self.key` and writes it. Returns the bytes of both.
     #[inline]
     pub fn put(&mut self, len: usize) -> Result<u64> {
         self.session.put(&self.key, self.values.next_value(len));
@@ -307,7 +307,7 @@ impl Thread<'_> {
     }
 }
 
-/// When a benchmark ends: after so many operations or, when a duration is given, after that time alone.
+/// When a benchmark ends: after a number of operations or, if a duration is given, only after that time.
 pub(crate) struct Limit {
     ops_left: u64,
     until: Option<Instant>,
@@ -328,7 +328,7 @@ impl Limit {
     /// True while `ops` more may be done.
     #[inline]
     pub fn take(&mut self, ops: u64, t: &Thread<'_>) -> bool {
-        // Timed operations end with a look at the clock; that one will do.
+        // Timed operations end with a read of the clock, which can be used here.
         let known = (t.record.is_timed() && t.record.ops > 0).then(|| t.record.last());
         self.take_at(ops, t.shared, known)
     }
@@ -352,8 +352,8 @@ impl Limit {
     }
 }
 
-/// Holds a thread to its share of the limits. A fixed `--target` makes each operation due at a moment, from which its
-/// latency counts: a store that falls behind cannot hide it. db_bench's two limits only make the thread wait.
+/// Enforces a thread's share of the limits. A fixed `--target` gives each operation a start time from which its latency
+/// counts, so a store that falls behind cannot hide that. db_bench's two limits only make the thread wait.
 pub(crate) struct Pace {
     start: Instant,
     /// Between two operations of this thread; zero: no target.
@@ -382,7 +382,7 @@ impl Pace {
         }
     }
 
-    /// Waits until the next operation is due, and gives that moment; `None` without a target.
+    /// Waits until the next operation is due, and returns that time; `None` without a target.
     #[inline]
     fn wait(&mut self) -> Option<Instant> {
         if self.interval.is_zero() {
@@ -394,7 +394,7 @@ impl Pace {
         Some(due)
     }
 
-    /// Waits as long as the limits ask for after an operation; gives the moment of its end if it did.
+    /// Waits after an operation as long as the limits require; returns the end of the wait, if there was one.
     #[inline]
     pub fn owe(&mut self, done: &Done) -> Option<Instant> {
         if self.read_ops_per_second == 0.0 && self.write_bytes_per_second == 0.0 {

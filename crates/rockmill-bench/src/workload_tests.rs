@@ -1,4 +1,4 @@
-//! The operations of every workload, as a store sees them: a store that only takes notes.
+//! Checks the operations of every workload with a store that only records them.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,7 +77,7 @@ impl Session for Notes<'_> {
     }
     fn get(&mut self, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool> {
         self.note("get", key, &[]);
-        // Some keys are there, always the same ones.
+        // Some keys exist, always the same ones.
         let there = key.iter().map(|b| u64::from(*b)).sum::<u64>() % 4 > 0;
         if there {
             value(&[7; 50]);
@@ -136,7 +136,7 @@ fn threaded() -> impl Iterator<Item = Workload> {
     Workload::ALL.iter().map(|(w, _)| *w).filter(|w| w.is_threaded())
 }
 
-/// All but the writer of readwhilewriting, which writes until the readers end.
+/// All except readwhilewriting, whose writer runs until the readers end.
 fn repeatable() -> impl Iterator<Item = Workload> {
     threaded().filter(|w| *w != Workload::ReadWhileWriting)
 }
@@ -160,12 +160,12 @@ fn another_seed_gives_other_operations() {
     for workload in repeatable().filter(|w| !fixed.contains(w)) {
         let (a, b) = (operations(workload, &flags(42, 1)), operations(workload, &flags(43, 1)));
         let same = a.0 == b.0;
-        // A load inserts the same records whatever the seed; only the values of fields of equal length remain.
+        // A load inserts the same records for every seed.
         assert_eq!(same, workload == Workload::YcsbLoad, "{}: {:?}", workload.name(), a.2);
     }
 }
 
-/// What a seed gives is part of what a figure means: a change must be meant, and be told in the changelog.
+/// The operations of a seed are part of a figure's meaning: a change must be intended, and mentioned in the changelog.
 #[test]
 fn operations_are_those_of_earlier_versions() {
     let digests: Vec<String> = repeatable()

@@ -1,9 +1,9 @@
 //! YCSB's core workloads (Cooper and others, SoCC 2010) with its generators.
 //!
-//! A record has one key and `fieldcount` fields, which stand one behind the other in the value. As in YCSB's bindings
-//! to key-value stores an update reads the record, changes one field and writes it, unless `--writeallfields` writes
-//! all of it blindly. Inserts of several threads take turns by number instead of sharing a counter, so that the same
-//! seed gives the same operations with any number of threads.
+//! A record has one key and `fieldcount` fields, which are concatenated in the value. As in YCSB's bindings to
+//! key-value stores, an update reads the record, changes one field and writes it, unless `--writeallfields` writes all
+//! of it blindly. Inserts of several threads take turns by number instead of sharing a counter, so that the same seed
+//! gives the same operations with any number of threads.
 
 use crate::error::Result;
 use crate::flags::Flags;
@@ -14,7 +14,7 @@ use crate::workload::{Thread, Work, Workload};
 
 /// YCSB's `ZIPFIAN_CONSTANT`.
 const THETA: f64 = 0.99;
-/// The scrambled generator draws from this many items, whatever the number of keys, and folds the result.
+/// The scrambled generator draws from this many items, regardless of the number of keys, and folds the result.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// zeta(SCRAMBLED_ITEMS, THETA), as YCSB has it.
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
@@ -175,10 +175,10 @@ pub(crate) struct Ycsb {
     fields: Lengths,
     hashed: bool,
     zero_padding: usize,
-    /// Number of the next record that this thread inserts, and the step to the one after.
+    /// Number of the next record that this thread inserts, and the step to the following one.
     next_insert: u64,
     insert_step: u64,
-    /// Records that are there for sure, as far as this thread knows.
+    /// Records that certainly exist, as far as this thread knows.
     records: u64,
     value: Vec<u8>,
 }
@@ -245,7 +245,7 @@ impl Ycsb {
         Ok((t.key.len() + self.value.len()) as u64)
     }
 
-    /// Reads the record under `t.key` into `self.value`. Gives the bytes of key and value, 0 if it is not there.
+    /// Reads the record under `t.key` into `self.value`. Returns the bytes of key and value, 0 if it does not exist.
     fn read(&mut self, t: &mut Thread<'_>) -> Result<u64> {
         let value = &mut self.value;
         value.clear();
@@ -254,7 +254,7 @@ impl Ycsb {
         Ok(if found { (t.key.len() + self.value.len()) as u64 } else { 0 })
     }
 
-    /// Changes one field of the record in `self.value`, whose fields are as long as each other.
+    /// Changes one field of the record in `self.value`, whose fields all have the same length.
     fn change_field(&mut self, t: &mut Thread<'_>) {
         let count = t.flags.fieldcount;
         let field = (t.random.next_u64() % count as u64) as usize;
@@ -329,7 +329,7 @@ impl Work for Ycsb {
 mod tests {
     use super::*;
 
-    /// Chances of the first numbers by the definition of the distribution: 1/i^theta over their sum.
+    /// Probabilities of the first numbers by the definition of the distribution: 1/i^theta divided by their sum.
     #[test]
     fn zipfian_numbers_come_as_often_as_they_should() {
         const ITEMS: u64 = 1000;
@@ -342,7 +342,7 @@ mod tests {
         let sum = zeta(0, ITEMS, THETA, 0.0);
         for i in [0usize, 1, 9, 99] {
             let wanted = f64::from(DRAWS) / ((i + 1) as f64).powf(THETA) / sum;
-            // The method is exact for the first two and an approximation behind them.
+            // The method is exact for the first two numbers and an approximation for the others.
             let allowed = if i < 2 { 0.03 } else { 0.25 };
             assert!((counts[i] / wanted - 1.0).abs() < allowed, "{i}: {} for {wanted}", counts[i]);
         }
@@ -356,7 +356,7 @@ mod tests {
         let whole = zeta(0, 5000, THETA, 0.0);
         let parts = zeta(2000, 5000, THETA, zeta(0, 2000, THETA, 0.0));
         assert!((whole - parts).abs() < 1e-9);
-        // YCSB's constant is the sum for 10^10 items. The tail behind 10^6 is an integral to good accuracy.
+        // YCSB's constant is the sum for 10^10 items. The tail after 10^6 is approximated well by an integral.
         let tail = |x: f64| x.powf(1.0 - THETA) / (1.0 - THETA);
         let sum = zeta(0, 1_000_000, THETA, 0.0) + tail(1e10) - tail(1e6);
         assert!((sum - SCRAMBLED_ZETA).abs() < 1e-4, "{sum}");

@@ -1,6 +1,6 @@
-//! A guard against slow regressions: bytes and calls for each operation of the write path, the read path and the merge
-//! loop, compared with `guard.txt`. Counts are the same on every machine and under every load, unlike times.
-//! Instructions, and sleeps of writers among several, are counted by `scripts/guard`, from the same file.
+//! A guard against slow regressions: bytes and calls per operation of the write path, the read path and the merge loop,
+//! compared with `guard.txt`. Unlike times, counts are the same on every machine and with every load. `scripts/guard`
+//! counts instructions, and sleeps of concurrent writers, with the same file.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,12 +21,12 @@ const VALUE_BYTES: usize = 100;
 fn measure() -> BTreeMap<&'static str, f64> {
     let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
     let env = Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default()));
-    // The info log's thread writes lines one by one or together, as it gets to run.
+    // The info log's thread writes lines one by one or together, depending on scheduling.
     let text = "create_if_missing=true;info_log_level=FATAL_LEVEL;disable_auto_compactions=true;\
                 compression=kNoCompression;max_background_jobs=1;block_based_table_factory={no_block_cache=true;\
                 filter_policy=bloomfilter:10:false}";
     let mut options = Options::from_string(&Options::default(), text).expect("good options");
-    // The engine that every machine has; what a ring does depends on the device and the kernel.
+    // The engine that every machine has; a ring's behaviour depends on the device and the kernel.
     options.set_merge_engine(MergeEngine::Pread);
     options.set_env(&env);
     let db = Db::open(&options, Path::new("/guard")).expect("a database");
@@ -113,8 +113,7 @@ fn measure_synced() -> BTreeMap<&'static str, f64> {
     ])
 }
 
-/// The same of TPH tables: a fill, overwrites that leave most of it where it is, lookups of keys that are there and of
-/// keys that are not.
+/// The same for TPH tables: a fill, overwrites that leave most data in place, lookups of existing and absent keys.
 fn measure_tph() -> BTreeMap<&'static str, f64> {
     let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
     let env = Env::from_parts(Arc::new(fs.clone()), Arc::new(SystemClock::default()));
@@ -156,11 +155,11 @@ fn measure_tph() -> BTreeMap<&'static str, f64> {
     let shared = db.property_int_value("rockmill.piece-files").expect("a property");
     assert!(shared.is_some_and(|files| files > 0), "every compaction wrote everything");
 
-    // Which of the absent keys pass depends on the database's id, so that more of them are looked up.
+    // Which absent keys pass the check depends on the database's id, so more of them are looked up.
     for (name, there, reads) in [("tph_get_there_reads", true, READS), ("tph_get_absent_reads", false, 20 * READS)] {
         let before = fs.counts();
         for _ in 0..reads {
-            // Keys that are not there lie between those that are.
+            // Absent keys are between existing ones.
             let key = format!("{:016}{}", random.next_u64() % keys, if there { "" } else { "x" });
             assert_eq!(db.get(key).expect("a get").is_some(), there);
         }
@@ -169,8 +168,8 @@ fn measure_tph() -> BTreeMap<&'static str, f64> {
     out
 }
 
-/// The same with several threads: writers share calls as it comes, so that these are bounds; readers share nothing. And
-/// how many entries a memtable takes.
+/// The same with several threads: writers share calls depending on scheduling, so these are bounds; readers share
+/// nothing. Also the number of entries in a memtable.
 fn measure_threads() -> BTreeMap<&'static str, f64> {
     const THREADS: u64 = 4;
     let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
@@ -199,7 +198,7 @@ fn measure_threads() -> BTreeMap<&'static str, f64> {
     all(&|thread| {
         let mut values = ValueGenerator::new(0.5, VALUE_BYTES);
         for n in 0..WRITES {
-            // Each thread's keys are all over the key space.
+            // Each thread's keys are spread over the key space.
             db.put(format!("{:016}", n * THREADS + thread), values.next_value(VALUE_BYTES)).expect("a put");
         }
     });
@@ -239,7 +238,7 @@ fn measure_threads() -> BTreeMap<&'static str, f64> {
     out
 }
 
-/// Seeks among so many keys, each with ten steps.
+/// Seeks among this many keys, each with ten steps.
 fn seeks(db: &Db, random: &mut Mersenne64, keys: u64) {
     for _ in 0..READS {
         let mut iter = db.raw_iterator();
@@ -249,8 +248,8 @@ fn seeks(db: &Db, random: &mut Mersenne64, keys: u64) {
     }
 }
 
-/// The counts once nothing has been counted for a while: a call to flush returns before the thread that flushed has
-/// removed the WAL, and whoever counts at once counts that with what comes next.
+/// The counts after they have not changed for a while: a flush call returns before the flush thread has removed the
+/// WAL, which would otherwise be counted later.
 fn settled(fs: &CountingFileSystem) -> IoCounts {
     let mut counts = fs.counts();
     let mut quiet = 0;
@@ -284,7 +283,8 @@ fn add(a: IoCounts, b: IoCounts) -> IoCounts {
     }
 }
 
-/// Name, value and allowance (a part of the value) of each line of `guard.txt` that `scripts/guard` does not measure.
+/// Name, value and tolerance (a fraction of the value) of each line of `guard.txt` that `scripts/guard` does not
+/// measure.
 fn known() -> BTreeMap<&'static str, (f64, f64)> {
     let lines = include_str!("../guard.txt").lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty());
     let of = |line: &'static str| {

@@ -1,4 +1,4 @@
-//! `scripts/bench_hybrid` makes its devices, finds that they are slowed, and leaves nothing behind.
+//! `scripts/bench_hybrid` creates its devices, checks that they are slowed down, and leaves nothing behind.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn check(dir: &Path) -> Command {
     command
 }
 
-/// What stands in the way of making slow devices here, in the script's words.
+/// The script's reason why slow devices cannot be created here.
 fn cannot(done: &Output) -> Option<String> {
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     let reasons = ["want root", "root is needed", "losetup", "mkfs.ext4", "mount", "no control group", "controller"];

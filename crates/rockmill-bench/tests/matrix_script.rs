@@ -1,4 +1,4 @@
-//! `scripts/bench_matrix` writes the tables of a page, and nothing else of it.
+//! `scripts/bench_matrix` changes only the tables of a page.
 
 use std::path::Path;
 use std::process::Command;
@@ -21,13 +21,13 @@ a table of what was not measured
 <!-- end -->
 ";
 
-/// One pair of one cell; `SCALE` and the section's name are put in.
+/// One pair of one cell, with placeholders for `SCALE` and the section's name.
 const RESULTS: &str = r#"{"SECTION | mixgraph | ": {"command": "", "machine": {}, "pairs": 1, "scale": 0.5,
  "date": "2026-01-02", "benchmarks": [{"name": "mixgraph", "sides": {
  "rockmill": [{"ops": 150.0, "cpu": 1.0, "p99": 5.0, "p99.9": 9.0, "memory": 10, "written": 0, "read": 4}],
  "rocksdb": [{"ops": 100.0, "cpu": 2.0, "p99": 10.0, "p99.9": 9.0, "memory": 10, "written": 0, "read": 8}]}}]}}"#;
 
-/// What the script says of these results when it is to write the page; `None` where there is no interpreter.
+/// The script's output for these results when it writes the page; `None` without an interpreter.
 fn write(dir: &Path, results: &str, page: &str, flags: &[&str]) -> Option<(bool, String)> {
     std::fs::write(dir.join("results.json"), results).unwrap();
     std::fs::write(dir.join("page.md"), page).unwrap();
@@ -66,11 +66,11 @@ fn what_cannot_be_written_is_said_and_the_page_stays() {
     assert_eq!(std::fs::read_to_string(dir.path().join("page.md")).unwrap(), page);
     let (ok, said) = write(dir.path(), "{}", PAGE, &["--table", "--page=no-such.md"]).unwrap();
     assert!(!ok && said.contains("bench_matrix: no-such.md: No such file"), "{said}");
-    // Cells of another size are not taken for those that are wanted.
+    // Cells of another size are not mistaken for the requested ones.
     let other = ["--only=mixed", "--rows=mixgraph", "--rockmill=/bin/true", "--scale=1"];
     let (ok, said) = write(dir.path(), &RESULTS.replace("SECTION", "mixed"), PAGE, &other).unwrap();
     assert!(!ok && said.contains("mixed | mixgraph |  at scale 0.5"), "{said}");
-    // Nor are those with other flags, to which pairs would be added.
+    // The same for cells with other flags, to which pairs would be added.
     let results = RESULTS.replace("SECTION", "mixed").replace("\"command\": \"", "\"command\": \"rockmill bench");
     let other = ["--only=mixed", "--rows=mixgraph", "--rockmill=/bin/true", "--scale=0.5"];
     let (ok, said) = write(dir.path(), &results, PAGE, &other).unwrap();

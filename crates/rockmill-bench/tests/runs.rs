@@ -1,4 +1,4 @@
-//! Whole runs on small databases, and the same run by RocksDB's db_bench beside it.
+//! Whole runs on small databases, and the same run with RocksDB's db_bench.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -69,7 +69,7 @@ fn jobs_that_run_are_sampled_by_level_and_drawn() {
     let threads = &json["results"][0]["compaction_threads"];
     let parts: Vec<f64> = serde_json::from_value(threads["at_most_share_of_samples"].clone()).unwrap();
     assert!(parts.len() > 1 && parts.windows(2).all(|p| p[0] <= p[1]) && parts.last() == Some(&1.0), "{parts:?}");
-    // The mean is what is left of one behind each number of threads; a job has one at least.
+    // The mean is the sum of one minus each fraction; a job has at least one thread.
     let mean_of_parts: f64 = parts.iter().map(|p| 1.0 - p).sum();
     let of_threads = threads["mean"].as_f64().unwrap();
     assert!((of_threads - mean_of_parts).abs() < 1e-9 && of_threads >= mean[1..].iter().sum::<f64>() - 1e-9);
@@ -77,14 +77,14 @@ fn jobs_that_run_are_sampled_by_level_and_drawn() {
     assert!(deviation.len() == mean.len() && deviation[0] > 0.0, "{deviation:?}");
 }
 
-/// Names of files with this ending, in a folder that may not be there.
+/// Names of files with this ending, in a possibly missing directory.
 fn files(dir: &Path, ending: &str) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else { return vec![] };
     let names = entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned());
     names.filter(|name| name.ends_with(ending)).collect()
 }
 
-/// Levels of 64 KiB, and what is filled has 4 MB: most of it is in L2 and deeper.
+/// Levels of 64 KiB, and a fill of 4 MB, so most data is in L2 and deeper.
 const SMALL: &str = "--num=40000 --value_size=100 --write_buffer_size=65536 --target_file_size_base=65536 \
     --max_bytes_for_level_base=262144 --level_compaction_dynamic_level_bytes=0 --compression_type=none --sample_ms=10";
 
@@ -151,7 +151,7 @@ fn without_index_tables_a_faster_device_has_the_upper_levels() {
     };
     let (report, _) = run_line(&db, &line);
     check(&db, &fast, &report);
-    // What is there goes before the next fill.
+    // Existing data is removed before the next fill.
     run_line(&db, &line.replace("--num=40000", "--num=10"));
     assert_eq!(files(&fast.join("tables"), ".sst").len() + files(&db, ".sst").len(), 0);
     let (db, fast) = (dir.path().join("peer"), dir.path().join("peer-fast"));
@@ -167,7 +167,7 @@ fn threads_share_the_database_and_are_added_up() {
     let dir = tempfile::tempdir().unwrap();
     let (report, _) = run_line(dir.path(), "--num=300 --threads=3 --batch_size=7 --benchmarks=fillseq,readrandom");
     let outcomes: &[Outcome] = &report.outcomes;
-    // Each thread writes num keys, and its last batch whole: 43 batches of 7.
+    // Each thread writes num keys, with a complete last batch: 43 batches of 7.
     assert_eq!(outcomes[0].record.ops, 3 * 301);
     assert_eq!((outcomes[1].record.ops, outcomes[1].record.found), (900, Some(900)));
     assert_eq!(outcomes[1].threads, 3);
@@ -216,7 +216,7 @@ fn mistakes_are_found_before_any_work() {
     assert!(e.contains(&db.display().to_string()), "{e}");
 }
 
-/// What `ldb` sees in a database, in hexadecimal.
+/// The contents of a database according to `ldb`, in hexadecimal.
 fn ldb_scan(db: &Path) -> String {
     let out = Command::new("ldb").arg(format!("--db={}", db.display())).args(["scan", "--hex"]).output().expect("ldb");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -260,10 +260,10 @@ fn same_seed_same_data_as_db_bench() {
     }
 }
 
-/// What is not run without a library of RocksDB.
+/// The part that needs a library of RocksDB.
 const NEAR_ROCKSDB: &str = "RocksDB beside Rockmill in the benchmark";
 
-/// A run with RocksDB beside Rockmill, or why there is none.
+/// A run with both RocksDB and Rockmill, or the reason why it is impossible.
 fn with_rocksdb(db: &Path, line: &str) -> Option<(Report, String)> {
     let mut text = Vec::new();
     match run(&flags(db, line), &mut text) {
@@ -287,7 +287,7 @@ readreverse,deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,
     let Some((report, text)) = with_rocksdb(dir.path(), line) else {
         return;
     };
-    // In turn, and the same work: what is found, visited and stored is the same.
+    // In turn, with the same work: the same numbers of found, visited and stored entries.
     let turns: Vec<&str> = text.lines().filter(|l| l.starts_with("--- ")).collect();
     let wanted = ["--- rockmill (1 of 2)", "--- rocksdb (1 of 2)", "--- rocksdb (2 of 2)", "--- rockmill (2 of 2)"];
     assert_eq!(turns, wanted, "another side begins each time");
@@ -297,7 +297,7 @@ readreverse,deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,
         let other = report.outcomes.iter().find(same).expect("the other side");
         let of = |o: &Outcome| (o.record.ops, o.record.found, o.record.wrote, o.record.read, o.record.scanned);
         assert_eq!(of(o), of(other), "{}", o.workload.name());
-        // What is read may all be in the cache.
+        // All read data may be in the cache.
         let calls = o.record.wrote == 0 || o.cost.calls.total() > 0;
         assert!(o.stats.is_some() || calls, "{}", o.workload.name());
     }
@@ -331,7 +331,7 @@ readreverse,deleterandom,updaterandom,readrandomwriterandom,mergerandom,compact,
     assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
 }
 
-/// A struct of options is compared by its members: a dictionary on one side is no fair comparison.
+/// A struct of options is compared by its members: a dictionary on only one side would be unfair.
 #[test]
 fn members_of_structs_are_compared_between_the_sides() {
     let dir = tempfile::tempdir().unwrap();
@@ -349,7 +349,7 @@ fn members_of_structs_are_compared_between_the_sides() {
     }
 }
 
-/// An engine that this machine lacks is refused, not replaced; what each engine did is part of the results.
+/// An engine that this machine lacks is refused, not replaced; the results include the work of each engine.
 #[test]
 fn the_engine_that_is_asked_for_runs_or_the_run_is_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -490,7 +490,7 @@ fn one_job_of_every_input_is_merged_by_every_side() {
         }
         assert!(case.limits.iter().all(|l| l.read == case.input_bytes && l.written > 0), "{name}");
     }
-    // What the engines write is the same to the byte, as far as its size tells.
+    // The engines' outputs have exactly the same sizes.
     let bytes = |side: usize| -> Vec<u64> {
         report
             .cases
@@ -540,7 +540,7 @@ fn mistakes_of_a_compaction_benchmark_are_found_before_any_work() {
     assert!(e.to_string().contains("choose another --db") && db.join("precious").exists(), "{e}");
 }
 
-/// Keys are spread over column families and databases, and all are found again, on either side.
+/// Keys are spread over column families and databases, and all are found again on both sides.
 #[test]
 fn column_families_and_databases_share_the_keys() {
     let dir = tempfile::tempdir().unwrap();

@@ -230,7 +230,7 @@ fn options(dir: &Path, copy: Option<CopyArgs>) -> Result<BackupEngineOptions> {
     Ok(options)
 }
 
-/// An existing backup directory, to look at or (`write`) to change.
+/// Opens an existing backup directory, to read it or, with `write`, to change it.
 fn open(dir: &Path, copy: Option<CopyArgs>, write: bool) -> Result<BackupEngine> {
     let (options, env) = (options(dir, copy)?, Env::new()?);
     let engine = BackupEngine::open_read_only(&options, &env).map_err(|e| {
@@ -238,11 +238,11 @@ fn open(dir: &Path, copy: Option<CopyArgs>, write: bool) -> Result<BackupEngine>
         let e = CliError::from(e);
         if missing { e.hint("`rockmill backup create DB DIR` makes the first backup") } else { e }
     })?;
-    // Opened read-only first: a mistyped name must not become a backup directory.
+    // Opens it read-only first: a mistyped name must not create a backup directory.
     if write { Ok(BackupEngine::open(&options, &env)?) } else { Ok(engine) }
 }
 
-/// An error that a damaged backup may be the reason of.
+/// An error that may be caused by a damaged backup.
 fn damaged(e: rockmill::Error) -> CliError {
     let corrupt = e.kind() == ErrorKind::Corruption;
     let e = CliError::from(e);
@@ -412,7 +412,7 @@ fn restore(args: &RestoreArgs, out: &mut Out) -> Result<()> {
     let bar = progress::bytes("restore", Some(0), out.quiet);
     how.set_progress_callback(follow(&bar));
     let started = Instant::now();
-    // The OPTIONS file will name it, for commands that are run from elsewhere, too.
+    // Absolute, because the OPTIONS file will name it, also for commands that run in other directories.
     let wal_dir = match &args.wal_dir {
         Some(dir) => std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e))?,
         None => args.db.clone(),

@@ -1,12 +1,12 @@
-//! `rockmill simulate --calibrate DIR`: how far a prediction is from the run that it predicts.
+//! `rockmill simulate --calibrate DIR`: compares predictions with real runs.
 //!
 //! 1. The device below DIR is measured (`rockmill_bench::probe`), and the cores are counted.
-//! 2. A first database is filled. From its counters come the costs of a write, a flush and a merge.
-//! 3. A second one, of twice the size and with another write buffer, is simulated with these costs, then filled. Both
-//!    are filled three times, and the run of middle speed counts: such short runs differ by a third from one another.
-//! 4. A third is filled at half the speed of the second, or less, so that compactions keep up: what they write then
-//!    follows from the tree and not from the machine's speed, and shows how well the tree is modelled.
-//! 5. The databases go; what was predicted and what happened is printed with the error of each figure.
+//! 2. A first database is filled. Its counters give the costs of a write, a flush and a merge.
+//! 3. A second one, of twice the size and with another write buffer, is simulated with these costs and then filled.
+//!    Both are filled three times, and the median run counts: such short runs differ by up to a third.
+//! 4. A third one is filled at no more than half the speed of the second, so that compactions keep up. The bytes that
+//!    they write then depend on the tree and not on the machine's speed, and show how well the tree is modelled.
+//! 5. The databases are deleted; predicted and real figures are printed with the error of each.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -20,26 +20,26 @@ use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::simulate::SimulateArgs;
 
-/// Bytes that the first database gets; the second gets twice as many.
+/// Bytes written to the first database; the second gets twice as many.
 const FIRST_BYTES: u64 = 96 << 20;
-/// Bytes of the file that the device is measured with.
+/// Size of the file with which the device is measured.
 const PROBE_BYTES: u64 = 128 << 20;
-/// Entries written at once, so that the store and not the loop is measured.
+/// Entries per write, so that the store is measured and not the loop.
 const BATCH: u64 = 16;
 
 /// A run that happened.
 struct Real {
     seconds: f64,
     counters: DbCounters,
-    /// Bytes and files at the end, before compactions that were still due.
+    /// Bytes and files at the end of the writes, before compactions that were still due.
     bytes: u64,
-    /// Bytes that an entry takes in a table, on average.
+    /// Average bytes of an entry in a table.
     stored_entry: f64,
-    /// Seconds until the compactions that were due had ended, too.
+    /// Seconds including the compactions that were still due.
     settled: f64,
 }
 
-/// The third database's writers write no faster than this, in bytes per second.
+/// Upper limit of the write rate to the third database, in bytes per second.
 const PACE_MAX: f64 = (24u64 << 20) as f64;
 
 impl Real {
@@ -58,7 +58,7 @@ fn options_of(base: &CfOptions, settings: &Settings) -> Options {
     o
 }
 
-/// Keys in an order that has nothing to do with theirs: every one once.
+/// Each key once, in an order unrelated to the key order.
 fn key(i: u64, count: u64) -> [u8; 16] {
     let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ count;
     let text = format!("{mixed:016x}");
@@ -101,10 +101,10 @@ fn fill(dir: &Path, settings: &Settings) -> Result<Real> {
     Ok(Real { seconds, counters, bytes, stored_entry: stored as f64 / count.max(1) as f64, settled })
 }
 
-/// Runs at full speed, of which the middle one counts.
+/// Number of runs at full speed, of which the median counts.
 const RUNS: usize = 3;
 
-/// The run of middle speed, and the seconds of the fastest and of the slowest.
+/// The median run, and the seconds of the fastest and the slowest.
 fn middle(dir: &Path, settings: &Settings) -> Result<(Real, f64, f64)> {
     let mut runs = Vec::new();
     for _ in 0..RUNS {
@@ -121,7 +121,7 @@ fn fill_and_remove(dir: &Path, settings: &Settings) -> Result<Real> {
     done
 }
 
-/// Seconds of a small write with a sync, the middle one of several.
+/// Median seconds of a small write with a sync.
 fn sync_seconds(dir: &Path) -> Result<f64> {
     let path = dir.join(format!("rockmill-calibrate-{}.tmp", std::process::id()));
     let failed = |e| CliError::io(format_args!("cannot measure a sync with {}", path.display()), &e);
@@ -239,14 +239,15 @@ pub fn run(dir: &Path, args: &SimulateArgs, out: &mut Out) -> Result<()> {
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Costs from a run's counters. All of a merge is put on its entries: with values of one size it is the same.
+/// Costs from a run's counters. The whole cost of a merge is attributed to its entries, which makes no difference for
+/// values of one size.
 fn learn(settings: &mut Settings, real: &Real) {
     let c = &real.counters;
     let entries = settings.data_bytes as f64 / settings.entry_bytes();
     let stalled = c.stall_micros as f64 * 1e-6;
-    // Blocks have lengths, restarts and an index beside the entries.
+    // Blocks contain lengths, restarts and an index in addition to the entries.
     settings.compression_ratio *= real.stored_entry / settings.stored_entry_bytes();
-    // What writers had of the time, background jobs beside them on the same cores.
+    // The time that writers had, with background jobs on the same cores.
     settings.write_ns = ((real.seconds - stalled).max(real.seconds / 10.0) / entries * 1e9).max(100.0);
     let merged = c.compact_read_bytes as f64 / settings.stored_entry_bytes();
     if merged > 0.0 {

@@ -1,4 +1,4 @@
-//! `rockmill downgrade`: a database becomes one that RocksDB opens.
+//! `rockmill downgrade`: makes a database readable for RocksDB.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -49,11 +49,11 @@ pub fn run(args: &DowngradeArgs, out: &mut Out) -> Result<()> {
     }
     let names: Vec<String> = stored.into_iter().map(|f| f.name).collect();
     let open = OpenToWrite { path: &args.db, args: &args.store, create: false, family: None, fs: None };
-    // Compactions of other tables would make what RocksDB refuses again, today or at the next opening.
+    // Otherwise compactions would again make tables that RocksDB refuses, now or after the next open.
     let (db, _) = open.open_as(Manner { block_based: true, ..Manner::default() })?;
     let families: Vec<ColumnFamily> = names.iter().filter_map(|name| db.cf_handle(name)).collect();
     for cf in &families {
-        // Jobs that leave extra runs would go on meanwhile.
+        // Otherwise jobs that leave extra runs would continue meanwhile.
         let now = db.get_options_cf(cf).cf;
         if now.compaction_downforce || now.compaction_classic {
             db.set_options_cf(cf, &[("compaction_downforce", "false"), ("compaction_classic", "false")])?;
@@ -61,7 +61,7 @@ pub fn run(args: &DowngradeArgs, out: &mut Out) -> Result<()> {
     }
     let before = Refused::of(&db, &families)?;
     if before.tables > 0 {
-        // Jobs that begin by themselves may make more of them.
+        // Automatic jobs could make more of them.
         db.pause_background_work();
     }
     let bytes = before.bytes();
@@ -117,7 +117,7 @@ struct Refused {
     run_bytes: u64,
     /// Tables of several files.
     tables: u64,
-    /// What these refer to of their further files.
+    /// Bytes of their additional files that they refer to.
     piece_bytes: u64,
 }
 

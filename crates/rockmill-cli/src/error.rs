@@ -11,10 +11,10 @@ pub const EXIT_OK: u8 = 0;
 pub const EXIT_NO: u8 = 1;
 /// Exit code of a wrong call: unknown flag, bad hex, unknown column family.
 pub const EXIT_USAGE: u8 = 2;
-/// Exit code of I/O errors, corruption, a locked database and the like.
+/// Exit code of I/O errors, corruption, a locked database, and similar errors.
 pub const EXIT_FAILED: u8 = 3;
 
-/// What to do where CURRENT or the MANIFEST is missing or damaged.
+/// The hint if CURRENT or the MANIFEST is missing or damaged.
 pub const REPAIR_HINT: &str = "restore a backup, or `rockmill repair DB` makes a database of what is left";
 
 /// Result of a command's steps.
@@ -23,15 +23,15 @@ pub type Result<T> = std::result::Result<T, CliError>;
 /// Why a command ended early.
 #[derive(Debug)]
 pub struct CliError {
-    /// Word for programs, as in `--json` output: one of RocksDB's kinds, or `Usage`, `Data`, `Problems`.
+    /// The kind in `--json` output: one of RocksDB's kinds, or `Usage`, `Data`, `Problems`.
     pub kind: String,
     /// What went wrong and where.
     pub message: String,
-    /// What to do, where that is not plain.
+    /// What to do, if that is not obvious.
     pub hint: Option<String>,
     /// Exit code.
     pub code: u8,
-    /// The reader of our output went away: end quietly.
+    /// The reader of our output has closed it: end quietly.
     pub broken_pipe: bool,
 }
 
@@ -45,17 +45,17 @@ impl CliError {
         Self::new("Usage", EXIT_USAGE, message)
     }
 
-    /// The input to load is not what it should be.
+    /// The input to load is invalid.
     pub fn data(message: impl Into<String>) -> Self {
         Self::new("Data", EXIT_FAILED, message)
     }
 
-    /// What was asked for is not there.
+    /// The requested item does not exist.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new("NotFound", EXIT_NO, message)
     }
 
-    /// A check was made and failed; its findings are already printed.
+    /// A check failed; its findings are already printed.
     pub fn problems(message: impl Into<String>) -> Self {
         Self::new("Problems", EXIT_NO, message)
     }
@@ -82,7 +82,7 @@ impl CliError {
         Self::io("cannot write output", error)
     }
 
-    /// Output that was not read to its end, of a command that had more to do than to print.
+    /// The output was not read to its end, and the command had more to do than to print.
     #[must_use]
     pub fn unread(self) -> Self {
         let message = "standard output was closed before the command ended: the rest was not done";

@@ -1,4 +1,4 @@
-//! `rockmill flush`: what is in the log becomes tables.
+//! `rockmill flush`: writes data that is only in the log as tables.
 
 use std::path::PathBuf;
 

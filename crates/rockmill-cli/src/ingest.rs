@@ -1,4 +1,4 @@
-//! `rockmill write-sst` and `rockmill ingest`: tables written outside of a database, and taken in.
+//! `rockmill write-sst` and `rockmill ingest`: write tables outside of a database, and ingest them.
 
 use std::time::Instant;
 
@@ -61,7 +61,7 @@ pub fn write_sst(args: &WriteSstArgs, family: Option<&str>, out: &mut Out) -> Re
         lines += source.line();
     }
     let cmp = &options.cf.comparator;
-    sorted.sort_by(|a, b| cmp.compare(&a.0, &b.0)); // stable: of equal keys the last one read stays last
+    sorted.sort_by(|a, b| cmp.compare(&a.0, &b.0)); // stable: among equal keys, the last one read stays last
     for (i, (key, value)) in sorted.iter().enumerate() {
         let last = sorted.get(i + 1).is_none_or(|next| cmp.compare(key, &next.0).is_ne());
         if last {
@@ -119,7 +119,7 @@ pub fn run(args: &IngestArgs, family: Option<&str>, out: &mut Out) -> Result<()>
         }
         e
     })?;
-    // Compactions that moved one meanwhile show where it is now; those that merged one, nothing.
+    // If a compaction has moved one meanwhile, its current place is shown; if a compaction has merged one, nothing is.
     let files: Vec<LiveFile> = mine(db.live_files()?).filter(|f| !before.contains(&f.name)).collect();
     let bytes: u64 = files.iter().map(|f| f.size as u64).sum();
     let seconds = started.elapsed().as_secs_f64();

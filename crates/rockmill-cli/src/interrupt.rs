@@ -1,11 +1,11 @@
-//! What happens when a user presses Ctrl-C, or the system asks the command to end: long commands say what is kept.
+//! Handling of Ctrl-C and of the system's requests to end: long commands tell what is kept.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::output;
 
-/// Signals that ask a program to end.
+/// Signals that ask a program to terminate.
 const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// Records that `load` has written.
@@ -16,7 +16,7 @@ pub fn note_records(n: u64) {
     RECORDS.store(n, Ordering::Relaxed);
 }
 
-/// Has a line printed when the command is asked to end: what it leaves.
+/// Prints a line about what the command leaves when it is asked to end.
 pub fn say_at_end(what: &'static str) {
     on_end(move || say(what));
 }
@@ -54,7 +54,7 @@ pub fn on_end(act: impl FnOnce() + Send + 'static) {
     }
     // SAFETY: the set is filled; the old mask is not asked for.
     if unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) } != 0 {
-        return; // the signals end the process as they always do
+        return; // the signals end the process as usual
     }
     // SAFETY: it was filled. A set is plain bits.
     let set = unsafe { set.assume_init() };
@@ -68,8 +68,7 @@ pub fn on_end(act: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// True for a signal that whoever started the command wants ignored: `nohup`, and shells for what runs in the
-/// background.
+/// True if the parent process wants this signal to be ignored: `nohup`, and shells for background jobs.
 fn is_ignored(signal: libc::c_int) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: no new action is given; `action` is a valid place for the present one.

@@ -14,7 +14,7 @@ use crate::output::{self, Out};
 use crate::scan;
 use crate::store::{self, OpenToWrite};
 
-/// Longest value taken from standard input, in bytes: what a write batch can hold.
+/// Longest value accepted from standard input, in bytes: the limit of a write batch.
 const VALUE_LEN_MAX: u64 = u32::MAX as u64;
 
 /// Longest key shown in a message, in bytes.
@@ -93,7 +93,7 @@ pub fn put(args: &PutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     Ok(())
 }
 
-/// Adds to the error for a missing database how this command creates one.
+/// Adds a hint to the error for a missing database: how this command creates one.
 pub fn how_to_create(e: CliError) -> CliError {
     match e.hint.as_deref() {
         Some(store::CREATE_HINT) => e.hint("--create makes a new database there"),
@@ -109,7 +109,7 @@ pub fn merge(args: &MergeArgs, family: Option<&str>, out: &mut Out) -> Result<()
     let open = OpenToWrite { path: &args.db, args: &args.store, create: false, family, fs: None };
     let (db, cf) = open.open()?;
     if db.get_options_cf(&cf).cf.merge_operator.is_none() {
-        // The store would keep the operand, and then refuse to read the key.
+        // The store would keep the operand, but later refuse to read the key.
         return Err(CliError::usage(format!("column family {:?} has no merge operator that is known here", cf.name()))
             .hint("--option merge_operator=NAME sets uint64add, stringappend or max; a program has its own"));
     }
@@ -157,8 +157,8 @@ pub fn get(args: &GetArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     if args.hex {
         return out.line(output::hex(&value));
     }
-    // Piped on, the value is all there is. Before people's eyes the prompt should not stick to it, and the terminal
-    // must not take orders from it.
+    // To a pipe, prints only the value. On a terminal, a newline separates it from the prompt, and escaping keeps it
+    // from controlling the terminal.
     if out.is_terminal() { out.line(output::escape(&value, usize::MAX)) } else { out.bytes(&value) }
 }
 

@@ -1,9 +1,9 @@
-//! `rockmill load`: records of files into a database, in batches.
+//! `rockmill load`: loads records from files into a database, in batches.
 //!
 //! 1. Check the flags, find each file's format, and open the database (creating it if it is missing).
-//! 2. Read records into a batch; write the batch when it is full. A batch is written whole or not at all.
+//! 2. Read records into a batch; write the batch when it is full. A batch is written completely or not at all.
 //! 3. After each batch: acknowledge it (`--ack`), move the progress bar.
-//! 4. At the end, without a WAL, flush: what the summary reports is safe then.
+//! 4. At the end, without a WAL, flush, so that what the summary reports is durable.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -20,10 +20,10 @@ use crate::output::{self, Out};
 use crate::progress;
 use crate::store::{self, OpenToWrite};
 
-/// A batch of large records ends here, in bytes, so that memory stays bounded.
+/// Bytes at which a batch of large records ends, to bound memory.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// Bad lines that are named one by one with `--skip-bad`; the rest is only counted.
+/// Number of bad lines that `--skip-bad` reports individually; further ones are only counted.
 const BAD_SHOWN_MAX: u64 = 10;
 
 struct Loader<'a> {
@@ -41,7 +41,7 @@ struct Loader<'a> {
     /// The same of the present batch.
     batch_bytes: u64,
     skipped: u64,
-    /// Bytes of the files that are done.
+    /// Bytes of the files that are finished.
     input_bytes: u64,
     lines: u64,
 }
@@ -100,8 +100,7 @@ pub fn run(args: &LoadArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     loader.report(seconds)
 }
 
-/// Bytes of all files together, unless one has no length. Files that are not there are found now, before anything is
-/// written.
+/// Total bytes of all files, unless one has no length. Missing files are detected here, before anything is written.
 pub fn total_bytes(files: &[PathBuf]) -> Result<Option<u64>> {
     let mut total = Some(0u64);
     for file in files {
@@ -142,7 +141,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// Writes the batch. The largest lost by a crash is one batch, and only as a whole.
+    /// Writes the batch. A crash loses at most this one batch, and only as a whole.
     fn commit(&mut self) -> Result<()> {
         if self.batch.is_empty() {
             return Ok(());

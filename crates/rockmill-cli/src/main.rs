@@ -1,26 +1,26 @@
-//! The `rockmill` command: loads, reads, writes, compacts, checks and takes apart databases in RocksDB's formats.
+//! The `rockmill` command: loads, reads, writes, compacts, checks and inspects databases in RocksDB's formats.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `args.rs` | the command line |
-//! | `store.rs` | opens a database as it needs to be opened |
-//! | `input/`, `load.rs` | records out of tsv, csv, jsonl and plain lines; writing them |
+//! | `store.rs` | opens a database with the right options |
+//! | `input/`, `load.rs` | records from tsv, csv, jsonl and plain lines; writing them |
 //! | `ingest.rs` | tables written outside of a database, and ingested |
 //! | `kv.rs`, `scan.rs` | put, merge, get, delete; scans |
 //! | `stats.rs`, `flush.rs`, `compact.rs` | levels and amplification; manual flushes and compactions |
-//! | `tree_page.rs` | the tree as a picture |
+//! | `tree_page.rs` | a picture of the tree |
 //! | `top/`, `running.rs` | a database that another process has open |
 //! | `downgrade.rs` | merging away what RocksDB does not know |
 //! | `options.rs`, `set_options.rs` | the options that a database has stored |
 //! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
-//! | `offload.rs` | compactions on other machines: the worker, and who uses workers |
+//! | `offload.rs` | compactions on other machines: the worker, and the options to use workers |
 //! | `stress.rs` | a database under load, killed and checked |
-//! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; how far that is from a real run |
+//! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; comparison with a real run |
 //! | `prompt/` | the query shell: commands on one database, line by line |
 //! | `shell.rs` | short and long help, completions, man pages |
 //! | `ldb.rs` | calls in the style of RocksDB's `ldb` |
-//! | `output.rs`, `progress.rs`, `error.rs`, `interrupt.rs` | what people and programs see |
+//! | `output.rs`, `progress.rs`, `error.rs`, `interrupt.rs` | output, progress bars, errors and interrupts |
 
 mod args;
 mod backup;
@@ -70,7 +70,7 @@ use ldb::calls::LdbCall;
 use output::Out;
 use rockmill_format::printable;
 
-/// What a panic says may name a key or a path of somebody else.
+/// A panic message may contain someone else's key or path.
 fn escape_panics() {
     std::panic::set_hook(Box::new(|info| {
         top::give_screen_back();
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
     escape_panics();
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == "bench") {
-        // Its flags are db_bench's, in db_bench's syntax: not clap's business.
+        // Its flags have db_bench's syntax, which clap does not parse.
         return rockmill_bench::main_with_args(args.map(|a| a.to_string_lossy().into_owned()));
     }
     let command = shell::command();
@@ -110,11 +110,11 @@ fn main() -> ExitCode {
         true => e.unread(),
         false => e,
     });
-    // What was printed before a failure is still worth reading.
+    // Output printed before a failure is still useful.
     let done = done.and(out.flush());
     match done {
         Ok(()) => ExitCode::from(EXIT_OK),
-        // `rockmill scan ... | head` is not a failure, nor is work that was done whole and whose report nobody reads.
+        // `rockmill scan ... | head` is not a failure; neither is completed work whose report is not read.
         Err(e) if e.broken_pipe => ExitCode::from(EXIT_OK),
         Err(e) => {
             let _ = out.flush();
@@ -124,8 +124,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// True for a command that is all output: with nobody to read on, there is nothing left to do. Others change something
-/// or judge it, and an end in the middle is a failure.
+/// True for a command that only prints: if its output is no longer read, nothing is left to do. Other commands change
+/// or check something, and ending early is a failure.
 fn only_shows(command: &Command) -> bool {
     match command {
         Command::Get(_)
@@ -145,7 +145,7 @@ fn only_shows(command: &Command) -> bool {
     }
 }
 
-/// What commands that take long leave when they are interrupted.
+/// Tells what interrupted long commands leave.
 fn say_what_is_kept(command: &Command) {
     match command {
         Command::Load(args) => interrupt::say_records_at_end(args.durability.wal == args::Switch::On),
@@ -172,7 +172,7 @@ fn run(cli: &Cli, out: &mut Out) -> Result<()> {
     dispatch(cli, out)
 }
 
-/// Runs a command. The shell calls this for each line, so signals are prepared for in [`run`] instead.
+/// Runs a command. The shell calls this for each line, so signal handling is set up in [`run`] instead.
 fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
     let cf = cli.column_family.as_deref();
     match &cli.command {
@@ -212,7 +212,7 @@ fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
     }
 }
 
-/// Prints an error; if even that fails there is nobody to tell.
+/// Prints an error; a failure to print it cannot be reported.
 fn report(e: &CliError, json: bool) {
     if json {
         let _ = writeln!(std::io::stderr(), "{}", printable::json(&output::error_json(e).to_string()));
@@ -224,7 +224,7 @@ fn report(e: &CliError, json: bool) {
     }
 }
 
-/// Help and version are no errors; for the rest, JSON if the command line asks for it anywhere.
+/// Help and version are not errors. Other errors are printed as JSON if `--json` is anywhere on the command line.
 fn usage_error(e: &clap::Error) -> ExitCode {
     if matches!(e.kind(), ClapErrorKind::DisplayHelp | ClapErrorKind::DisplayVersion) {
         let _ = e.print();
@@ -237,7 +237,7 @@ fn usage_error(e: &clap::Error) -> ExitCode {
         let error = CliError::usage(message).hint("`rockmill --help` shows the commands and their flags");
         report(&error, true);
     } else {
-        // In clap's colours, unless an argument would give the terminal orders, or lines that look like others.
+        // In clap's colours, unless an argument contains control characters or line breaks.
         let acts = |a: std::ffi::OsString| matches!(printable::line(&a.to_string_lossy()), Cow::Owned(_));
         if std::env::args_os().any(acts) {
             output::tell(e.render().to_string().trim_end());

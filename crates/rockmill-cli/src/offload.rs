@@ -1,4 +1,4 @@
-//! Compactions on other machines: `rockmill worker`, and the options of commands that have compactions done by workers.
+//! Compactions on other machines: `rockmill worker`, and the options of commands that use workers.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
@@ -21,7 +21,7 @@ use crate::interrupt;
 use crate::output::{self, Out};
 use crate::worker_config;
 
-/// How long a worker that is to end waits for its jobs.
+/// How long a worker waits for its jobs before it ends.
 const DRAIN_SECONDS: u64 = 60;
 
 /// Do compactions of databases on other machines
@@ -134,7 +134,7 @@ pub struct OffloadArgs {
 }
 
 impl WorkerArgs {
-    /// These, and for what they do not say, what the file of `--config` says.
+    /// These arguments, completed from the file of `--config`.
     fn with_file(&self) -> Result<Self> {
         let Self { listen, config, make_secrets, name, secrets, allow_unauthenticated, .. } = self.clone();
         let Self { jobs, threads, engine, metrics, pool, pool_queue, pool_credentials, pool_ca, .. } = self.clone();
@@ -172,7 +172,7 @@ fn resolve(address: &str) -> Result<SocketAddr> {
     }
 }
 
-/// Reads a file of secrets, which nobody else may read.
+/// Reads a file of secrets; refuses one that others may read.
 fn read_secrets(path: &Path) -> Result<Secrets> {
     let text = read_private(path)?;
     Secrets::parse(&text).map_err(|e| CliError::data(format!("{}: {e}", path.display())))
@@ -220,7 +220,7 @@ fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
     let store = WorkersConfig::new(Vec::new()).name;
     let texts = Secrets::generate(&store, worker).map_err(|e| CliError::usage(format!("--make-secrets: {e}")))?;
     let paths = ["host.secrets", "worker.secrets"].map(|name| dir.join(name));
-    // One that is new beside one that is not would be of no use.
+    // A new file next to an old one would be useless.
     if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
         return Err(CliError::usage(format!("{} is there already", path.display())).hint("give another directory"));
     }
@@ -242,7 +242,7 @@ fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
     }
 }
 
-/// Sets what the command line says of workers.
+/// Applies the command line's worker options.
 pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     let pool =
         pool(&args.compaction_pool, args.pool_queue.as_ref(), args.pool_credentials.as_ref(), args.pool_ca.as_ref())?;

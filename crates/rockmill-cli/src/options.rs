@@ -21,7 +21,7 @@ pub fn run(args: &OptionsArgs, family: Option<&str>, out: &mut Out) -> Result<()
     for (i, f) in families.iter().filter(|f| family.is_none_or(|name| f.name == name)).enumerate() {
         for option in store::with_named(&stored.family(&f.name), &args.stored)?.values() {
             let of_db = option.section == "DBOptions";
-            // The database's options are the same in every column family.
+            // Options of the database are the same in every column family.
             if (of_db && i > 0) || (args.changed && option.value == option.default) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What the command prints: bytes as they are, as hexadecimal, as escapes, or as JSON.
+//! The command's output: raw bytes, hexadecimal, escaped text, or JSON.
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -10,10 +10,10 @@ pub use rockmill_format::printable::bytes as escape;
 
 use crate::error::{CliError, Result};
 
-/// Narrower terminals break lines where they like.
+/// Narrower terminals wrap lines themselves.
 const COLUMNS_MIN: usize = 20;
 
-/// Standard output with a buffer, and the choices that hold for all commands.
+/// Buffered standard output, and the options that apply to all commands.
 pub struct Out {
     writer: BufWriter<StdoutLock<'static>>,
     /// Print JSON.
@@ -33,28 +33,28 @@ impl Out {
         io::stdout().is_terminal()
     }
 
-    /// Columns that there are for a table: those of the terminal, and no limit elsewhere.
+    /// Columns available for a table: those of the terminal; otherwise there is no limit.
     pub fn columns(&self) -> usize {
         columns(self.is_terminal()).unwrap_or(usize::MAX)
     }
 
-    /// Prints bytes as they are: what the caller made, or values for a pipe.
+    /// Prints bytes unchanged: the caller's output, or values for a pipe.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write_all(bytes).map_err(|e| CliError::output(&e))
     }
 
-    /// Prints one line of text, whatever names are in it: line breaks and control characters are escaped.
+    /// Prints one line of text that may contain any names: line breaks and control characters are escaped.
     pub fn line(&mut self, text: impl AsRef<str>) -> Result<()> {
         self.bytes(printable::line(text.as_ref()).as_bytes())?;
         self.bytes(b"\n")
     }
 
-    /// Prints a text that has line breaks: a table, a report. Names in it must not contain any.
+    /// Prints a text with line breaks, such as a table or a report. Names in it must not contain line breaks.
     pub fn text(&mut self, text: impl AsRef<str>) -> Result<()> {
         self.bytes(printable::lines(text.as_ref()).as_bytes())
     }
 
-    /// Prints a line for people: nothing with `--quiet`.
+    /// Prints a line of information, unless `--quiet` is given.
     pub fn note(&mut self, text: impl AsRef<str>) -> Result<()> {
         if self.quiet { Ok(()) } else { self.sentence(text) }
     }
@@ -64,7 +64,7 @@ impl Out {
         text.as_ref().lines().try_for_each(|line| self.sentence(line))
     }
 
-    /// Prints a line of words. A terminal that is narrower gets it in several, which end between words.
+    /// Prints a line of words. In a narrower terminal it takes several lines, which end between words.
     pub fn sentence(&mut self, text: impl AsRef<str>) -> Result<()> {
         match columns(self.is_terminal()) {
             Some(width) => self.text(wrapped(&printable::line(text.as_ref()), width) + "\n"),
@@ -94,14 +94,14 @@ impl Out {
     }
 }
 
-/// Columns of the terminal, for output that goes to one.
+/// Columns of the terminal, if the output goes to one.
 fn columns(is_terminal: bool) -> Option<usize> {
     let (columns, _) = is_terminal.then(crossterm::terminal::size)?.ok()?;
     Some(usize::from(columns)).filter(|columns| *columns >= COLUMNS_MIN)
 }
 
-/// A line in pieces that end between words and are at most `width` columns wide. Those after the first are indented. A
-/// word that is wider stays whole, and the terminal breaks it.
+/// Splits a line between words into pieces of at most `width` columns. All pieces except the first are indented. A
+/// wider word stays whole, and the terminal wraps it.
 fn wrapped(line: &str, width: usize) -> String {
     const INDENT: &str = "  ";
     let indent = line.len() - line.trim_start().len();
@@ -121,7 +121,7 @@ fn wrapped(line: &str, width: usize) -> String {
     out
 }
 
-/// A list inside one JSON object, printed item by item instead of gathered: `{"a":1,"NAME":[item,item]}`.
+/// A list inside one JSON object, printed item by item without collecting it: `{"a":1,"NAME":[item,item]}`.
 pub struct JsonList {
     any: bool,
 }
@@ -173,7 +173,7 @@ pub fn append_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Bytes from hexadecimal of either case, with or without `0x` before it; `None` if it is not hexadecimal.
+/// Decodes hexadecimal in upper or lower case, with or without `0x`; `None` if it is not hexadecimal.
 pub fn unhex(text: &[u8]) -> Option<Vec<u8>> {
     let text = text.strip_prefix(b"0x").or_else(|| text.strip_prefix(b"0X")).unwrap_or(text);
     if !text.len().is_multiple_of(2) {
@@ -210,7 +210,7 @@ pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
-    // The next unit already from 999.95 on, so that no figure takes five digits.
+    // From 999.95 on, uses the next unit, so that no figure has five digits.
     while value >= 999.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -231,7 +231,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A number of things: `1 file`, `1,200 files`, `2 entries`, `3 keys`.
+/// A count with its noun: `1 file`, `1,200 files`, `2 entries`, `3 keys`.
 pub fn plural(n: u64, thing: &str) -> String {
     let number = count(n);
     match thing.strip_suffix('y') {
@@ -241,7 +241,7 @@ pub fn plural(n: u64, thing: &str) -> String {
     }
 }
 
-/// The command line of this process, quoted so that a shell would take it.
+/// The command line of this process, quoted for a shell.
 pub fn command_line() -> String {
     let quoted = |word: &str| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@%".contains(c);
@@ -254,19 +254,19 @@ pub fn command_line() -> String {
     std::iter::once("rockmill".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Seconds for people: `3.21 s`, `4 min 5 s`.
+/// Seconds as text: `3.21 s`, `4 min 5 s`.
 pub fn seconds(s: f64) -> String {
     if s < 120.0 { format!("{s:.2} s") } else { format!("{} min {} s", s as u64 / 60, s as u64 % 60) }
 }
 
-/// A number rounded to so many decimals, for JSON that people read too.
+/// A number rounded to this many decimals, for readable JSON.
 pub fn round(v: f64, decimals: i32) -> f64 {
     let scale = 10f64.powi(decimals);
     (v * scale).round() / scale
 }
 
-/// The text of an error or a warning for standard error: without control characters from names, and with lines after
-/// the first indented, so that none of them looks like another message.
+/// The text of an error or a warning for standard error: control characters are escaped, and lines after the first are
+/// indented, so that none looks like another message.
 pub fn message(text: &str) -> String {
     let text = printable::lines(text);
     let mut out = String::with_capacity(text.len());
@@ -281,8 +281,8 @@ pub fn message(text: &str) -> String {
     out
 }
 
-/// Prints a note, a warning or an error on standard error; if that fails there is nobody to tell. A terminal gets lines
-/// that end between words.
+/// Prints a note, a warning or an error on standard error; a failure of that cannot be reported. In a terminal, lines
+/// end between words.
 pub fn tell(text: &str) {
     let mut text = message(text);
     if let Some(width) = columns(io::stderr().is_terminal()) {

@@ -1,4 +1,4 @@
-//! Progress bars: on standard error, only when people look at it.
+//! Progress bars: on standard error, and only on a terminal.
 
 use std::borrow::Cow;
 use std::io::IsTerminal;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rockmill_format::printable;
 
-/// Redraws per second: enough to look alive, too few to cost anything.
+/// Redraws per second: enough for a smooth display, at negligible cost.
 const REDRAWS_PER_SECOND: u8 = 10;
 /// How often [`beside`] moves its bar.
 const SHOW_EVERY: Duration = Duration::from_millis(200);
@@ -17,14 +17,14 @@ fn shown(quiet: bool) -> bool {
     !quiet && std::io::stderr().is_terminal()
 }
 
-/// What a bar is about may be a file's name: a terminal must not act upon it.
+/// A bar's label may be a file name: escapes it, so that it cannot control the terminal.
 fn shown_name(what: &str) -> String {
     printable::line(what).into_owned()
 }
 
-/// Columns from which on a bar of 30 has room next to its figures.
+/// Number of columns from which a bar of 30 has room next to its figures.
 const WIDE: u16 = 110;
-/// Columns from which on words have room next to a bar and a count.
+/// Number of columns from which words have room next to a bar and a count.
 const WIDE_WITH_WORDS: u16 = 150;
 
 /// Columns of the terminal.
@@ -32,11 +32,11 @@ fn columns() -> u16 {
     crossterm::terminal::size().map_or(80, |(columns, _)| columns)
 }
 
-/// The style of a template, in which BAR is the bar.
+/// The style of a template, where BAR is the bar.
 fn style(template: &str) -> ProgressStyle {
-    // In a narrow terminal the bar takes what the figures leave, so that the line is not wrapped.
+    // In a narrow terminal, the bar takes the columns that the figures leave, so that the line is not wrapped.
     let bar = if columns() >= WIDE { "{bar:30.cyan/black.bright}" } else { "{wide_bar:.cyan/black.bright}" };
-    // The templates are constants of this file; a wrong one gives a plain bar.
+    // The templates are constants of this file; an invalid one results in a plain bar.
     let style = ProgressStyle::with_template(&template.replace("BAR", bar));
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸─")
 }
@@ -45,7 +45,8 @@ fn target(quiet: bool) -> ProgressDrawTarget {
     if shown(quiet) { ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND) } else { ProgressDrawTarget::hidden() }
 }
 
-/// A bar over `total` bytes with rate and time left; without a total (standard input) only what was done.
+/// A bar over `total` bytes with rate and remaining time; without a total (standard input), it shows only the bytes so
+/// far.
 pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool) -> ProgressBar {
     // A total that is not known yet is not one of which all is done.
     let total = total.map(|bytes| bytes.max(1));
@@ -72,7 +73,7 @@ pub fn count(what: impl Into<Cow<'static, str>>, total: u64, quiet: bool) -> Pro
     bar
 }
 
-/// Runs `work` while another thread lets `show` move the bar now and then; at the end the bar goes.
+/// Runs `work` while another thread regularly calls `show` to update the bar; at the end, the bar is removed.
 pub fn beside<T>(bar: &ProgressBar, show: impl Fn(&ProgressBar) + Send, work: impl FnOnce() -> T) -> T {
     if bar.is_hidden() {
         return work();

@@ -1,5 +1,5 @@
-//! Jobs that run in the process that has a database open, and those that ended, as its info log tells them: RocksDB's
-//! too, since the events have the same names.
+//! Running and finished jobs of the process that has a database open, from its info log. This also works for RocksDB,
+//! because events have the same names.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use crate::output;
 
-/// So much of the log's end is read: jobs that began before it and still run are not seen.
+/// Bytes read from the log's end; running jobs that began before it are not found.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 
-/// A flush or compaction that began and did not end.
+/// A flush or compaction that has begun and not ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
     job: u64,
@@ -29,28 +29,28 @@ pub struct Job {
     began_micros: u64,
 }
 
-/// How jobs ended that the log tells of.
+/// How the jobs in the log ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ended {
     flushes: u64,
     flushes_failed: u64,
     compactions: u64,
     moves: u64,
-    /// As another one failed that had to commit before.
+    /// Dropped because a job that had to commit before it failed.
     compactions_dropped: u64,
     compactions_failed: u64,
 }
 
-/// What the info log of a database tells.
+/// Information from a database's info log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
-    /// Jobs that run in the process that has the database open; `None` when no process has.
+    /// Jobs that run in the process that has the database open; `None` if no process has.
     pub running: Option<Vec<Job>>,
-    /// Those that ended, of the process that has it open or had it last.
+    /// Finished jobs of the process that has it open or had it open last.
     pub ended: Ended,
 }
 
-/// What the info log of a database tells; `None` without one.
+/// Reads a database's info log; `None` if there is none.
 pub fn told(db: &Path) -> Option<Told> {
     let (jobs, ended) = read(&log_text(db)?);
     Some(Told { running: is_open(db).then_some(jobs), ended })
@@ -62,8 +62,8 @@ pub fn is_open(db: &Path) -> bool {
     std::fs::read_to_string("/proc/locks").is_ok_and(|locks| holds(&locks, lock.ino()))
 }
 
-/// The process that has the database open, by the system's number; `None` where no process has, or none that this one
-/// sees: one in another container.
+/// The id of the process that has the database open; `None` if there is none, or if it is not visible here because it
+/// is in another container.
 pub fn holder(db: &Path) -> Option<u64> {
     let lock = std::fs::metadata(db.join("LOCK")).ok()?;
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
@@ -72,7 +72,7 @@ pub fn holder(db: &Path) -> Option<u64> {
     line.split_whitespace().skip_while(|word| *word != "WRITE").nth(1)?.parse().ok()
 }
 
-/// The lines of the last dump of statistics that say what the whole database does; the first has the dump's time.
+/// The lines about the whole database in the last dump of statistics; the first line has the dump's time.
 pub fn last_dump(db: &Path) -> Vec<String> {
     dumped(&log_text(db).unwrap_or_default())
 }
@@ -89,7 +89,7 @@ fn dumped(log: &str) -> Vec<String> {
 }
 
 fn log_text(db: &Path) -> Option<String> {
-    // As any file of the directory: a pipe of that name is not waited for.
+    // Opened like any file of the directory, without waiting if it is a pipe.
     let log = PosixFileSystem::default().open_random(&db.join("LOG"), false).ok()?;
     let len = log.size();
     let mut text = vec![0; usize::try_from(len.min(LOG_BYTES_MAX)).ok()?];
@@ -98,20 +98,20 @@ fn log_text(db: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// True if a line of /proc/locks is about the file with this number: `1: POSIX ADVISORY WRITE 42 fe:00:1234 0 EOF`.
-/// The device is left out: containers and overlays show another one than `stat`.
+/// True if a line of /proc/locks is about the file with this number: `1: POSIX ADVISORY WRITE 42 fe:00:1234 0 EOF`. The
+/// device is ignored: in containers and on overlays it differs from that of `stat`.
 fn holds(locks: &str, inode: u64) -> bool {
     let of = |line: &str| line.split_whitespace().find_map(|word| word.rsplit_once(':')?.1.parse::<u64>().ok());
     locks.lines().filter(|line| line.contains("WRITE")).any(|line| of(line) == Some(inode))
 }
 
-/// Jobs that began and did not end, and how others ended.
+/// The running jobs, and how others ended.
 fn read(log: &str) -> (Vec<Job>, Ended) {
     let mut jobs: BTreeMap<u64, Job> = BTreeMap::new();
     let mut ended = Ended::default();
     for line in log.lines() {
         let Some((_, event)) = line.split_once("EVENT_LOG_v1 ") else {
-            // A job that failed or was stopped has no last event.
+            // A job that failed or was stopped has no final event.
             let (compaction, flush) = (line.contains("Compaction error"), line.contains("Flush error"));
             ended.compactions_failed += u64::from(compaction);
             ended.flushes_failed += u64::from(flush);

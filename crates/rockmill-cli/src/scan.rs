@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::output::{self, Out};
 use crate::store;
 
-/// Bytes read ahead at once: a scan reads all it meets.
+/// Readahead size in bytes: a scan reads every block in its range.
 const READAHEAD: usize = 1 << 20;
 
 /// `rockmill scan`
@@ -27,7 +27,7 @@ pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
         options.set_iterate_prefix(prefix);
     }
     let limit = args.limit.unwrap_or(u64::MAX);
-    // A few entries are most likely next to each other; more are worth large reads.
+    // A few entries are probably in the same block; for more, large reads pay off.
     if limit > 1000 {
         options.set_readahead_size(READAHEAD);
     }
@@ -70,7 +70,7 @@ pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
 /// Appends a key or a value to a line.
 pub type Append = fn(&mut Vec<u8>, &[u8]);
 
-/// As hexadecimal, as it is for a pipe, or escaped: a terminal must not take orders from it.
+/// In hexadecimal; raw for a pipe; or escaped for a terminal, so that it cannot control the terminal.
 pub fn append_as(hex: bool, terminal: bool) -> Append {
     match (hex, terminal) {
         (true, _) => output::append_hex,

@@ -44,7 +44,7 @@ pub fn run(args: &SetOptionsArgs, family: Option<&str>, out: &mut Out) -> Result
     let store = stored.alone();
     let before = store::stored_options(&args.db, &args.stored)?.family(name);
     let wanted = store::with_named(&before, &stored)?.values();
-    // Flags say where the database's files are; only what is set here is to be stored.
+    // Flags that tell where the database's files are must not be stored; only options set here are.
     let without = store::with_named(&before, &args.stored)?.values();
     let new = |o: &&OptionValue| value(&without, o.name) != Some(o.value.as_str());
     if let Some(option) = wanted.iter().filter(new).find(|o| !o.in_files) {
@@ -52,7 +52,7 @@ pub fn run(args: &SetOptionsArgs, family: Option<&str>, out: &mut Out) -> Result
             .hint("give it at each opening: --option in the commands, Options in a program"));
     }
     let open = OpenToWrite { path: &args.db, args: &store, create: false, family, fs: None };
-    // Each opening for writing stores the options that it has.
+    // Every open for writing stores the current options.
     drop(open.open()?);
     let after = store::stored_options(&args.db, &StoredArgs::default())?.family(name).values();
 

@@ -1,4 +1,4 @@
-//! What shells and people's manuals get of the command line: its short and its long help, completions, and man pages.
+//! Short and long help, shell completions, and man pages.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ use crate::args::Cli;
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 
-/// Options under these headings are many, the same in most commands, and seldom needed: `--help` shows them, `-h` does
-/// not.
+/// There are many options under these headings, they are the same in most commands, and they are seldom needed:
+/// `--help` shows them, `-h` does not.
 const LONG_HEADINGS: [&str; 2] = ["Store options", "Stored options"];
 
 /// Where options of all commands are listed: after a command's own, which clap counts from 0.
@@ -22,7 +22,7 @@ pub const LAST: usize = 900;
 /// Options of [`InputArgs`](crate::args::InputArgs) that most calls need.
 const INPUT: [&str; 7] = ["format", "header", "key_column", "value_column", "key", "value", "skip_bad"];
 
-/// Commands with so many options that `-h` has only those that most calls need.
+/// Commands with many options: `-h` shows only those that most calls need.
 const SHORT: [(&str, &[&str]); 4] = [
     ("load", &["wal", "sync"]),
     ("write-sst", &["sort", "force"]),
@@ -46,7 +46,7 @@ const SHORT: [(&str, &[&str]); 4] = [
     ),
 ];
 
-/// Commands that work on a whole database, or on none: `--column-family` does not apply to them.
+/// Commands for a whole database, or for none: `--column-family` does not apply to them.
 const WITHOUT_FAMILY: [&str; 16] = [
     "top",
     "downgrade",
@@ -98,7 +98,7 @@ pub struct ManPagesArgs {
     pub dir: PathBuf,
 }
 
-/// The command line with a short help for `-h` and a long one for `--help`, and with the spelling of RocksDB's tools.
+/// The command line with short help (`-h`), long help (`--help`), and the spellings of RocksDB's tools.
 pub fn command() -> Command {
     with_underscores(shorten(hide_family(Cli::command())))
 }
@@ -108,11 +108,11 @@ pub fn takes_no_family(command: &str) -> bool {
     WITHOUT_FAMILY.contains(&command)
 }
 
-/// Leaves `--column-family` out of the help of commands that it does not apply to. They still accept it, as RocksDB's
-/// tools do.
+/// Hides `--column-family` in the help of commands to which it does not apply. They still accept it, as RocksDB's tools
+/// do.
 fn hide_family(command: Command) -> Command {
     let Some(family) = command.get_arguments().find(|a| a.get_id() == "column_family").cloned() else { return command };
-    // An option of all commands is not added to a command that has one of that name.
+    // An option of all commands is not added to a command that has an option of the same name.
     command.mut_subcommands(|c| if takes_no_family(c.get_name()) { c.arg(family.clone().hide(true)) } else { c })
 }
 
@@ -131,7 +131,7 @@ fn with_underscores(command: Command) -> Command {
     command.mut_subcommands(with_underscores)
 }
 
-/// Leaves examples, and options that most calls do not need, out of `-h`.
+/// Omits examples and rarely needed options from `-h`.
 fn shorten(command: Command) -> Command {
     let long = |a: &Arg| a.get_help_heading().is_some_and(|h| LONG_HEADINGS.iter().any(|l| h.starts_with(l)));
     let short = SHORT.iter().find(|(name, _)| *name == command.get_name()).map(|(_, options)| *options);
@@ -171,7 +171,7 @@ pub fn man_pages(args: &ManPagesArgs, out: &mut Out) -> Result<()> {
     out.note(format!("{} in {shown}", output::plural(pages.len() as u64, "page")))
 }
 
-/// The pages of a command and of all below it, with their names.
+/// The man pages of a command and all of its subcommands, with their names.
 fn gather(command: &Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) {
     if let Ok(page) = page(command) {
         pages.push((name.to_owned(), page));
@@ -193,7 +193,7 @@ fn page(command: &Command) -> std::io::Result<Vec<u8>> {
     if command.get_subcommands().any(|c| !c.is_hide_set()) {
         man.render_subcommands_section(&mut page)?;
     }
-    // By itself: clap_mangen would join the lines of examples to a paragraph.
+    // Written here because clap_mangen would join the lines of examples into a paragraph.
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     for part in text.split("\n\n") {
         let (heading, lines) = match part.split_once(":\n") {
@@ -205,7 +205,7 @@ fn page(command: &Command) -> std::io::Result<Vec<u8>> {
         }
         writeln!(page, ".SH {heading}\n.nf")?;
         for line in lines.lines() {
-            // A backslash begins an escape, and a line that begins with a dot or an apostrophe is a request.
+            // A backslash begins an escape, and a line that begins with a dot or an apostrophe is a roff request.
             writeln!(page, "\\&{}", line.trim_start().replace('\\', "\\e").replace('-', "\\-"))?;
         }
         writeln!(page, ".fi")?;

@@ -43,7 +43,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Bytes a second read, written and together, and microseconds of a read.
+    /// Bytes per second for reads, for writes, and in total; and microseconds of a read.
     fn figures(self) -> ([f64; 3], f64) {
         match self {
             Self::Sata => ([530e6, 450e6, 980e6], 100.0),
@@ -289,7 +289,7 @@ impl SimulateArgs {
         }
         let (device, latency) = self.device.unwrap_or(Device::Nvme).figures();
         let [read, write, total] = match self.device {
-            // As the defaults have always been, in units of 1,024.
+            // The defaults, in units of 1,024.
             None => [3000 << 20, 2500 << 20, 5000 << 20].map(|n: u64| n as f64),
             Some(_) => device,
         };
@@ -420,7 +420,7 @@ pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     }
 }
 
-/// What a page says of how it came about.
+/// How the report was made, for its page.
 fn about() -> About {
     About { command: output::command_line(), date: rockmill_bench::today() }
 }

@@ -1,5 +1,5 @@
 //! `rockmill stats`: the tree's levels, amplification, memtables, caches, and jobs of the process that has it open or
-//! had it last.
+//! had it open last.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ use crate::tree_page;
 /// L0 tables at which RocksDB's default starts a compaction.
 const L0_TRIGGER: u64 = 4;
 
-/// Ranges of keys whose sizes are asked for, for the picture of a tree.
+/// Most key ranges whose sizes are requested for the picture of a tree.
 const RANGES_MAX: usize = 20_000;
 
 /// A level, as it is printed.
@@ -106,7 +106,7 @@ pub fn levels_json(levels: &[LevelRow]) -> Value {
     levels.iter().map(level).collect()
 }
 
-/// The files that a column family's tables have in addition to their own.
+/// The files that a column family's tables use in addition to their own.
 #[derive(Debug, Clone, Copy)]
 pub struct Pieces {
     /// Tables that have some.
@@ -115,7 +115,7 @@ pub struct Pieces {
     files: u64,
     /// Bytes of them.
     bytes: u64,
-    /// Those bytes of them to which some table refers.
+    /// Bytes of them to which some table refers.
     live_bytes: u64,
 }
 
@@ -136,7 +136,7 @@ impl Pieces {
         self.tables
     }
 
-    /// Bytes of them that some table refers to.
+    /// Bytes of these files that some table refers to.
     pub fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
@@ -166,16 +166,16 @@ impl Pieces {
     }
 }
 
-/// Where a column family's TPH tables find their keys, in memory.
+/// The in-memory key index of a column family's TPH tables.
 #[derive(Debug, Clone, Copy)]
 struct TphIndex {
-    /// Live user keys, those of each table counted.
+    /// Live user keys, counted separately for each table.
     keys: u64,
     bytes: u64,
 }
 
 impl TphIndex {
-    /// `None` where no open table is a TPH table with keys.
+    /// `None` if no open table is a TPH table with keys.
     fn of(db: &Db, cf: &ColumnFamily) -> Result<Option<Self>> {
         let int = |name: &str| db.property_int_value_cf(cf, name).map(|v| v.unwrap_or(0));
         let (keys, bytes) = (int(properties::TPH_KEYS)?, int(properties::TPH_INDEX_MEMORY)?);
@@ -234,7 +234,7 @@ impl Family {
             debt: db.compaction_debt(cf),
             memtable_bytes: int("rocksdb.cur-size-all-mem-tables")?,
             memtable_entries,
-            // A deletion is an entry itself and most often hides another.
+            // A deletion is itself an entry, and usually hides another.
             keys: entries.saturating_sub(2 * deletions),
             pieces: Pieces::of(db, cf)?,
             tph_index: TphIndex::of(db, cf)?,
@@ -256,7 +256,7 @@ impl Family {
         if deepest == 0 { 1.0 } else { self.bytes() as f64 / deepest as f64 }
     }
 
-    /// Sorted runs that a lookup may have to ask.
+    /// Sorted runs that a lookup may have to search.
     fn sorted_runs(&self) -> u64 {
         self.levels.iter().map(|l| if l.level == 0 { l.files } else { u64::from(l.files > 0) + l.extra_runs }).sum()
     }
@@ -271,7 +271,7 @@ impl Family {
         })
     }
 
-    /// Bytes of keys and values divided by those of the data blocks that hold them.
+    /// Bytes of keys and values divided by the bytes of their data blocks.
     fn compression_ratio(&self) -> Option<f64> {
         let c = self.contents();
         (c.data_bytes > 0).then(|| c.raw_bytes as f64 / c.data_bytes as f64)
@@ -331,7 +331,7 @@ fn prometheus(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<(
     let file = top::status_path(&args.db, args.status_file.as_ref());
     if args.status_file.is_some() || running::is_open(&args.db) && file.exists() {
         let text = top::status_text(&file).map_err(CliError::data)?;
-        // What only `rockmill top` reads is left out.
+        // Omits the parts that only `rockmill top` reads.
         return text.lines().filter(|l| !l.starts_with("# job ") && *l != "# EOF").try_for_each(|l| out.line(l));
     }
     let db = store::open_to_read(&args.db, &args.store, Some(args.shape), family)?;
@@ -472,7 +472,7 @@ fn level_table(f: &Family) -> Table {
     table
 }
 
-/// The cells of the table of levels, and of all together.
+/// The cells of the table of levels, with a row of totals.
 fn level_rows(f: &Family) -> Vec<[String; 8]> {
     let dash = |n: u64, text: String| if n == 0 { "-".to_owned() } else { text };
     let row = |name: String, l: &LevelRow| {

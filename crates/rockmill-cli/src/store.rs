@@ -1,5 +1,4 @@
-//! Opens a database the way it needs to be opened: with all its column families, in the order it was written in, and
-//! with as many levels as it has.
+//! Opens a database with the right options: with all of its column families, its comparators, and its number of levels.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -24,17 +23,17 @@ use crate::{offload, output};
 
 /// Background jobs of a database that the command creates.
 const NEW_THREADS: i32 = 2;
-/// Bytes of block cache where no flag gives another size.
+/// Default size of the block cache in bytes.
 const CACHE_BYTES: u64 = 32 << 20;
 
 fn refuse(kind: &str, message: String) -> CliError {
     CliError { kind: kind.into(), message, hint: None, code: EXIT_FAILED, broken_pipe: false }
 }
 
-/// What to do where there is no database.
+/// The hint if there is no database.
 pub const CREATE_HINT: &str = "`rockmill load DB FILE` creates a database in a new or empty directory";
 
-/// Refuses a path that is no database, in words that say what it is instead.
+/// Refuses a path that is not a database; the message tells what it is instead.
 pub fn check_is_database(path: &Path) -> Result<()> {
     let shown = path.display().to_string();
     let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
@@ -63,8 +62,8 @@ pub fn check_is_database(path: &Path) -> Result<()> {
     }
 }
 
-/// Says whether a database must be created at `path`, and refuses to create one among files that are not its own or
-/// over what may be left of an old one.
+/// Tells whether a database must be created at `path`. Refuses to create one among unrelated files, or over possible
+/// remains of an old one.
 fn must_create(path: &Path) -> Result<bool> {
     let shown = path.display().to_string();
     let entries = match std::fs::read_dir(path) {
@@ -115,12 +114,12 @@ fn compression(arg: CompressionArg) -> CompressionType {
     }
 }
 
-/// A size that must fit the machine.
+/// Converts a size to `usize`, if it fits.
 fn usize_of(flag: &str, bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| CliError::usage(format!("--{flag} {bytes} is too large for this machine")))
 }
 
-/// Gives tables the cache; a size of 0 was asked for to have none.
+/// Sets the tables' cache; a size of 0 means no cache.
 fn set_cache(table: &mut BlockBasedOptions, bytes: u64, cache: &Cache) {
     if bytes == 0 {
         table.disable_cache();
@@ -133,19 +132,19 @@ fn new_cache(bytes: u64) -> Result<Cache> {
     Ok(Cache::new_lru_cache(usize_of("cache-size", bytes)?.max(1)))
 }
 
-/// Options of the database, and of each column family that something is known of.
+/// Options of the database, and of each known column family.
 pub struct Stored {
-    /// Of the database and the default column family.
+    /// Options of the database and the default column family.
     pub options: Options,
     families: Vec<ColumnFamilyDescriptor>,
     /// The OPTIONS file, if there was one.
     pub file: Option<PathBuf>,
-    /// What of the file has no effect.
+    /// The file's options without effect.
     pub warnings: Vec<OptionWarning>,
 }
 
 impl Stored {
-    /// The options of a column family; defaults for one that is not there yet.
+    /// The options of a column family; defaults for a new one.
     pub fn family(&self, name: &str) -> Options {
         let found = self.families.iter().find(|d| d.name() == name);
         let cf = found.map_or_else(|| Options::default().cf, |d| d.options().cf.clone());
@@ -159,7 +158,7 @@ impl Stored {
     }
 }
 
-/// The options of the database in `path`, of the file that was given, or none.
+/// The options of the database in `path`, or of the given file, or none.
 pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
     let loader = OptionsLoader::new();
     let loaded = match &args.options_file {
@@ -171,7 +170,7 @@ pub fn stored_options(path: &Path, args: &StoredArgs) -> Result<Stored> {
         Ok(l) => {
             Ok(Stored { options: l.options, families: l.column_families, file: Some(l.path), warnings: l.warnings })
         }
-        // A database of old, or one whose options somebody removed.
+        // An old database, or one whose OPTIONS file was removed.
         Err(e) if e.kind() == ErrorKind::NotFound && args.options_file.is_none() => Ok(Stored::none()),
         Err(e) => Err(CliError::from(e).hint("--ignore-stored-options takes the defaults, --options another file")),
     }
@@ -182,8 +181,8 @@ fn is_named(args: &StoredArgs, name: &str) -> bool {
     args.option.iter().any(|o| o.split_once('=').is_some_and(|(n, _)| n.trim() == name))
 }
 
-/// Refuses stored paths that lead out of the database's directory, unless the command line names the place or says that
-/// they are trusted. A WAL directory that says that it belongs to this database is its own place, too.
+/// Refuses stored paths that lead out of the database's directory, unless the command line names the path or declares
+/// stored paths as trusted. A WAL directory that is marked as belonging to this database is also allowed.
 fn check_paths(options: &Options, path: &Path, args: &StoredArgs, logs: bool) -> Result<()> {
     let named = |name: &str| is_named(args, name);
     let refused = |name: &str, dir: &Path, hint: &str| {
@@ -212,8 +211,9 @@ fn check_paths(options: &Options, path: &Path, args: &StoredArgs, logs: bool) ->
     Ok(())
 }
 
-/// Refuses options without a WAL directory for a database whose own files name one: with `--ignore-stored-options`, or
-/// another OPTIONS file, what is in its WALs would not be seen, and a later opening with them would find them too old.
+/// Refuses options without a WAL directory for a database whose own files name one. This happens with
+/// `--ignore-stored-options`, or with another OPTIONS file. The data in its WALs would not be seen, and a later open
+/// with the WALs would treat them as too old.
 fn check_wals_are_found(options: &Options, path: &Path, args: &StoredArgs) -> Result<()> {
     let given = args.wal_dir.is_some() || args.fast_path.is_some();
     if given || is_named(args, "wal_dir") || is_named(args, "fast_path") || !options.db.wal_dir.as_os_str().is_empty() {
@@ -234,14 +234,14 @@ fn check_wals_are_found(options: &Options, path: &Path, args: &StoredArgs) -> Re
     }
 }
 
-/// Bytes of WALs on a fast device, where nothing is said.
+/// Default limit of the bytes of WALs on a fast device.
 const FAST_CAPACITY: u64 = 1 << 30;
 
-/// Options as the command line sets them by RocksDB's names.
+/// Applies the options that the command line sets by RocksDB's names.
 pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     let mut out = options.clone();
     if let Some(dir) = &args.wal_dir {
-        // The OPTIONS file will name it, for commands that are run from elsewhere, too.
+        // Absolute, because the OPTIONS file will name it, also for commands that run in other directories.
         out.set_wal_dir(std::path::absolute(dir).map_err(|e| CliError::io(dir.display(), &e))?);
     }
     if let Some(dir) = &args.fast_path {
@@ -268,19 +268,19 @@ pub fn with_named(options: &Options, args: &StoredArgs) -> Result<Options> {
     Ok(out)
 }
 
-/// The option that was most likely meant by a name that is not known.
+/// The most similar option to an unknown name.
 fn nearest_option(name: &str) -> Option<String> {
     let known = Options::default().values();
     let near = rockmill_bench::nearest(name, known.iter().map(|o| o.name))?;
     let of_tables = known.iter().any(|o| o.name == near && o.section.starts_with("TableOptions"));
     match (of_tables, near == name) {
         (true, _) => Some(format!("table_factory.{near}")),
-        (false, true) => None, // it is known: the value is what is wrong
+        (false, true) => None, // the name is known, so the value is wrong
         (false, false) => Some(near.to_owned()),
     }
 }
 
-/// The directories of tables, where they are given.
+/// Sets the directories of tables, if given.
 pub fn with_table_dirs(mut options: Options, db_paths: &Option<String>, cf_paths: &Option<String>) -> Result<Options> {
     for (name, paths) in [("db_paths", db_paths), ("cf_paths", cf_paths)] {
         if let Some(paths) = paths {
@@ -290,7 +290,7 @@ pub fn with_table_dirs(mut options: Options, db_paths: &Option<String>, cf_paths
     Ok(options)
 }
 
-/// One option that has a flag of its own.
+/// Sets one option that has its own flag.
 fn with_option(options: &Options, name: &str, value: &str) -> Result<Options> {
     let flag = name.replace('_', "-");
     Options::from_pairs(options, [(name, value)])
@@ -321,7 +321,7 @@ fn set_shape(options: &mut Options, shape: ShapeArgs) -> Result<()> {
 }
 
 impl EngineArg {
-    /// The engine of this name.
+    /// The engine with this name.
     pub fn engine(self) -> MergeEngine {
         match self {
             Self::Auto => MergeEngine::Auto,
@@ -332,7 +332,7 @@ impl EngineArg {
     }
 }
 
-/// Sets what the command line gives of the database's options. A new database has the threads that the help shows.
+/// Sets the database's options from the command line. A new database has the number of threads that the help shows.
 fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
     if let Some(threads) = args.threads.or(new.then_some(NEW_THREADS)) {
         options.increase_parallelism(threads);
@@ -355,7 +355,7 @@ fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
     }
 }
 
-/// Sets what the command line gives of a column family's options.
+/// Applies the command line's options of a column family.
 fn set_family_options(options: &mut Options, args: &WriteArgs) -> Result<()> {
     if args.bloom_bits.is_some_and(|bits| !(0.0..=100.0).contains(&bits)) {
         return Err(CliError::usage("--bloom-bits must be between 0 and 100"));
@@ -390,7 +390,7 @@ fn set_family_options(options: &mut Options, args: &WriteArgs) -> Result<()> {
     }
     if let Some(trigger) = args.l0_trigger {
         options.set_level_zero_file_num_compaction_trigger(trigger);
-        // RocksDB's slowdown and stop triggers stand at 20 and 36; a larger compaction trigger moves them along.
+        // RocksDB's slowdown and stop triggers are 20 and 36; a larger compaction trigger raises them, too.
         options.set_level_zero_slowdown_writes_trigger(trigger.saturating_mul(2).max(20));
         options.set_level_zero_stop_writes_trigger(trigger.saturating_mul(3).max(36));
     }
@@ -414,7 +414,7 @@ fn set_family_options(options: &mut Options, args: &WriteArgs) -> Result<()> {
     Ok(())
 }
 
-/// Sets which kind of tables is written, and what only TPH tables have.
+/// Sets the kind of tables to write, and the options of TPH tables.
 pub fn set_tables(options: &mut Options, args: TableArgs) -> Result<()> {
     match args.table_format {
         None => {}
@@ -437,7 +437,7 @@ pub fn set_tables(options: &mut Options, args: TableArgs) -> Result<()> {
     Ok(())
 }
 
-/// Options of a table that belongs to no database yet.
+/// Options of a table that does not belong to a database yet.
 pub fn table_options(args: &WriteArgs, family: Option<&str>) -> Result<Options> {
     let stored = match &args.stored.options_file {
         Some(_) => stored_options(Path::new(""), &args.stored)?,
@@ -449,7 +449,7 @@ pub fn table_options(args: &WriteArgs, family: Option<&str>) -> Result<Options> 
     with_named(&options, &args.stored)
 }
 
-/// What opens this column family: `options` with its order and depth.
+/// The descriptor to open this column family: `options` with its comparator and number of levels.
 fn descriptor(mut options: Options, family: &DbSummary) -> Result<ColumnFamilyDescriptor> {
     let Some(comparator) = comparator_named(&family.comparator) else {
         return Err(refuse(
@@ -470,7 +470,7 @@ pub fn unknown_family(name: &str, known: &[DbSummary]) -> CliError {
     CliError::usage(format!("column family {name:?} does not exist")).hint(format!("there are: {}", names.join(", ")))
 }
 
-/// The column families of a database that need not be open.
+/// The column families of a database, which need not be open.
 pub fn families(path: &Path) -> Result<Vec<DbSummary>> {
     check_is_database(path)?;
     Ok(Db::summary(&Options::default(), path)?)
@@ -485,7 +485,7 @@ pub fn open_to_read(path: &Path, args: &ReadArgs, shape: Option<ShapeArgs>, fami
         return Err(unknown_family(name, &found));
     }
     let stored = match stored_options(path, &args.stored) {
-        // Reading needs no options that were not asked for.
+        // Reading works without the stored options, unless a file was given explicitly.
         Err(e) if args.stored.options_file.is_none() => {
             output::tell(&format!("note: the stored options are not used: {e}"));
             Stored::none()
@@ -527,18 +527,18 @@ pub struct OpenToWrite<'a> {
 /// In what manner [`OpenToWrite::open_as`] opens.
 #[derive(Clone, Copy, Default)]
 pub struct Manner {
-    /// Change nothing: the options hold for what is asked, and are not stored.
+    /// Open read-only: the options apply only to this command, and are not stored.
     pub read_only: bool,
     /// Write the same bytes as another run on a copy of the database.
     pub reproducible: bool,
-    /// Have all column families write block-based tables from now on, whatever kind they wrote.
+    /// Make all column families write block-based tables from now on.
     pub block_based: bool,
-    /// The command is about all column families: what the command line sets is for each of them.
+    /// The command is about all column families: the command line's options apply to each of them.
     pub all_families: bool,
 }
 
 impl OpenToWrite<'_> {
-    /// Opens the database with all its column families. Gives also the one the command is about.
+    /// Opens the database with all its column families. Also returns the one that the command is about.
     pub fn open(self) -> Result<(Db, ColumnFamily)> {
         self.open_as(Manner::default())
     }
@@ -551,14 +551,14 @@ impl OpenToWrite<'_> {
         if !self.create && !found.iter().any(|f| f.name == name) {
             return Err(unknown_family(name, &found));
         }
-        // Where there is no database there is nothing stored; a file may be given all the same.
+        // Without a database, there are no stored options; but a file may be given.
         let stored = match (new, &self.args.stored.options_file) {
             (true, None) => Stored::none(),
             _ => stored_options(self.path, &self.args.stored)?,
         };
         let bytes = self.args.cache_size.unwrap_or(CACHE_BYTES);
         let cache = new_cache(bytes)?;
-        // What the command line sets of a column family is for the one that the command is about.
+        // The command line's column family options apply to the one that the command is about.
         let options_of = |family: &str| -> Result<Options> {
             let mut options = stored.family(family);
             if family == name || manner.all_families {
@@ -576,7 +576,7 @@ impl OpenToWrite<'_> {
         options.db = own.db.clone();
         set_db_options(&mut options, self.args, new);
         offload::set_workers(&mut options, &self.args.offload)?;
-        // The flags that have names of their own come first, RocksDB's names decide.
+        // Named flags are applied first; options set by RocksDB's names override them.
         options.db = with_named(&options, &self.args.stored)?.db;
         check_paths(&options, self.path, &self.args.stored, !manner.read_only)?;
         if !new {
@@ -606,7 +606,7 @@ impl OpenToWrite<'_> {
     }
 }
 
-/// Says what to do about a locked database.
+/// Explains what to do about a locked database.
 pub fn explain_lock(e: rockmill::Error) -> CliError {
     let locked = e.message().contains("cannot lock") && e.message().contains("open elsewhere");
     let mut e = CliError::from(e);

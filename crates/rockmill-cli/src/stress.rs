@@ -339,7 +339,7 @@ fn one(
                 let _ = std::fs::remove_dir_all(&plan.paths.home);
                 let _ = std::fs::remove_dir(&plan.paths.db);
             }
-            // One of many: the others go on.
+            // One of several scenarios: the others continue.
             if scenario.is_some() && args.scenario.as_deref() == Some("all") {
                 return out.line(format!("skipped: {name}: the limit {limit} cannot be had: {reason}"));
             }
@@ -390,7 +390,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Something was wrong: what, and how to see it again.
+/// Reports a failure, and how to reproduce it.
 fn failed(args: &StressArgs, plan: &Plan, scenario: Option<&Scenario>, failure: &Failure) -> CliError {
     let (db, home, seed) = (plan.paths.db.display(), plan.paths.home.display(), plan.settings.seed);
     let mut again: Vec<String> = std::env::args().skip(1).collect();

@@ -1,7 +1,7 @@
-//! `rockmill stats --report`: the tree as a picture, on a page.
+//! `rockmill stats --report`: a page with a picture of the tree.
 //!
-//! Each sorted run is a row, newest at the top, and each of its tables is a stretch of that row. A row is as wide as
-//! all keys, and keys have room in proportion to the data between them, all runs together.
+//! Each sorted run is a row, newest at the top, and each of its tables is a segment of that row. The width of a row is
+//! the whole key space, scaled by the data between neighbouring keys in all runs together.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::output;
 
 /// Rows of a picture. If there are more runs, the oldest tables of L0 are counted but not drawn.
 const ROWS_MAX: usize = 64;
-/// Stretches that can be told apart in a row. If a run has more tables, neighbours are drawn as one.
+/// Most distinguishable segments in a row. If a run has more tables, neighbours are drawn as one.
 const STRETCHES_MAX: usize = 600;
 /// Bytes of a key that are shown.
 const KEY_SHOWN: usize = 24;
@@ -31,7 +31,7 @@ pub struct Tree {
     pub order: Arc<dyn Comparator>,
     /// Its tables.
     pub tables: ColumnFamilyMetaData,
-    /// Bytes between neighbours of the [`bounds`]; empty where they are not known.
+    /// Bytes between neighbouring [`bounds`]; empty if unknown.
     pub sizes: Vec<u64>,
     /// Levels that are due for a compaction, and their scores.
     pub due: Vec<(usize, f64)>,
@@ -55,7 +55,7 @@ struct Placed<'a> {
 }
 
 impl Placed<'_> {
-    /// The table's file, and its live part of files that it shares with others.
+    /// Bytes of the table's file, and of its live part of shared files.
     fn bytes(&self) -> u64 {
         let of_pieces: u64 = self.file.pieces.iter().map(|piece| piece.live).sum();
         self.file.size as u64 + of_pieces
@@ -69,7 +69,7 @@ struct Run<'a> {
     tables: Vec<Placed<'a>>,
 }
 
-/// Refuses a path that holds something else.
+/// Refuses to overwrite a file that is not such a page.
 pub fn check(path: &Path) -> Result<()> {
     rockmill_bench::check_output(path, |head| head.contains("<title>rockmill stats")).map_err(CliError::usage)
 }
@@ -117,7 +117,7 @@ fn page(db: &Path, trees: &[Tree], made: &Made) -> String {
     document(&format!("rockmill stats: {}", db.display()), &body)
 }
 
-/// The verdict: how large the tree is, and which levels are due for a compaction.
+/// The summary: the size of the tree, and the levels that are due for a compaction.
 fn sentence(tree: &Tree) -> String {
     let due: Vec<String> = tree.due.iter().map(|(level, score)| format!("L{level} (score {score:.2})")).collect();
     let due = match due.is_empty() {
@@ -175,7 +175,7 @@ fn runs<'a>(tree: &'a Tree, bounds: &[&[u8]]) -> Vec<Run<'a>> {
 fn places(bounds: usize, sizes: &[u64]) -> Vec<f64> {
     let steps = bounds.saturating_sub(1);
     let all: f64 = sizes.iter().map(|size| *size as f64).sum();
-    // Two bounds stay apart in the picture even where nothing is between them.
+    // Keeps two bounds apart in the picture even if nothing is between them.
     let least = (all / steps.max(1) as f64 / 20.0).max(1.0);
     let mut out = vec![0.0];
     let mut sum = 0.0;
@@ -191,7 +191,7 @@ fn picture(tree: &Tree, bounds: &[&[u8]], runs: &[Run<'_>], now: u64) -> String 
     let place = |bound: usize| places.get(bound).copied().unwrap_or(1.0);
     let mut times: Vec<u64> = runs.iter().flat_map(|run| &run.tables).filter_map(|t| t.file.creation_time).collect();
     times.sort_unstable_by(|a, b| b.cmp(a));
-    // Each colour stands for the same number of tables, from the newest to the oldest.
+    // Each colour is for the same number of tables, from the newest to the oldest.
     let step = |time: u64| times.partition_point(|t| *t > time) * RUN_STEPS / times.len().max(1);
     let row = |run: &Run<'_>| {
         let together = run.tables.len().div_ceil(STRETCHES_MAX).max(1);
@@ -207,7 +207,7 @@ fn picture(tree: &Tree, bounds: &[&[u8]], runs: &[Run<'_>], now: u64) -> String 
         RunRow { name: run.name.clone(), text, stretches: run.tables.chunks(together).filter_map(stretch).collect() }
     };
     let left_out = runs.len().saturating_sub(ROWS_MAX);
-    // The deeper levels are the shape of the tree, so what has no room is left out of L0: its oldest tables.
+    // The deeper levels show the shape of the tree, so if there are too many rows, L0's oldest tables are omitted.
     let l0 = runs.iter().filter(|run| run.level == 0).count();
     let kept = |i: usize| i < l0.saturating_sub(left_out) || i >= l0;
     let rows: Vec<RunRow> =
@@ -240,7 +240,7 @@ fn key(key: &[u8]) -> String {
     printable::bytes(key, KEY_SHOWN)
 }
 
-/// What the browser shows when the pointer is over a stretch of one table or more.
+/// The tooltip of a segment of one or more tables.
 fn title(tables: &[Placed<'_>], now: u64) -> String {
     let (Some(first), Some(last)) = (tables.first(), tables.last()) else { return String::new() };
     let bytes: u64 = tables.iter().map(Placed::bytes).sum();
@@ -352,7 +352,7 @@ mod tests {
         let bounds = bounds(&tree.tables, &*tree.order);
         let runs = runs(&tree, &bounds);
         assert_eq!(runs.len(), 4, "three of L0, one below");
-        // The base run reaches over all, the newest table of L0 has the last key.
+        // The base run spans all keys; the newest table of L0 has the last key.
         let base = &runs[3].tables[0];
         assert_eq!((base.from, base.to + 1), (0, bounds.len()));
         assert!(runs[0].tables[0].from > runs[1].tables[0].to, "the newest is first");

@@ -1,4 +1,4 @@
-//! The file of `rockmill worker --config`: the names of the command's flags, one a line.
+//! The file of `rockmill worker --config`: the names of the command's flags, one per line.
 //!
 //! ```text
 //! # comment
@@ -7,8 +7,8 @@
 //! allow-unauthenticated = true
 //! ```
 //!
-//! A value is the rest of its line, without blanks around it; there are no quotes. A flag without a value is `true` or
-//! `false`. What the command line says goes before what the file says.
+//! A value is the rest of its line, without surrounding blanks; there is no quoting. A flag without a value is `true`
+//! or `false`. The command line overrides the file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,10 +18,10 @@ use clap::{ArgAction, Args, Command, FromArgMatches, Id};
 
 use crate::error::{CliError, Result};
 
-/// Reads such a file: the flags of `A` but those of `not`, each line by itself as the command line would take it.
+/// Reads such a file: the flags of `A` except those of `not`. Each line is parsed separately, as on the command line.
 ///
 /// # Errors
-/// The file cannot be read; or the line that is wrong, and what it might have meant.
+/// The file cannot be read, or a line is invalid; the message suggests a correction.
 pub fn read<A: Args + FromArgMatches>(path: &Path, not: &[&str]) -> Result<A> {
     let text = std::fs::read_to_string(path).map_err(|e| CliError::io(path.display(), &e))?;
     parse(&text, &path.display().to_string(), not)
@@ -29,7 +29,7 @@ pub fn read<A: Args + FromArgMatches>(path: &Path, not: &[&str]) -> Result<A> {
 
 fn parse<A: Args + FromArgMatches>(text: &str, shown: &str, not: &[&str]) -> Result<A> {
     let command = A::augment_args(Command::new("worker").no_binary_name(true).disable_help_flag(true));
-    // Each line is looked at alone: what another one needs, it need not have.
+    // Each line is parsed alone, so flags that other flags require need not be on it.
     let command = command.mut_args(|arg| arg.required(false).required_unless_present(Resettable::<Id>::Reset));
     let flags = command.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg.get_action())));
     let flags: BTreeMap<&str, &ArgAction> = flags.filter(|(name, _)| !not.contains(name)).collect();

@@ -1,4 +1,4 @@
-//! `rockmill backup`, `checkpoint` and `repair`, as a person calls them.
+//! `rockmill backup`, `checkpoint` and `repair`, as a user runs them.
 
 mod cli_support;
 
@@ -113,7 +113,7 @@ fn a_repaired_database_verifies() {
     }
     assert_eq!(s.ok(&["scan", "db"]), before);
     s.ok(&["verify", "db"]);
-    // A damaged table is named; the rest comes back.
+    // A damaged table is reported; the rest is recovered.
     let table = s.files("db", ".sst").pop().expect("a table");
     flip(&table, 100);
     let v = s.json(&["repair", "db"]);
@@ -122,7 +122,7 @@ fn a_repaired_database_verifies() {
     s.ok(&["verify", "db"]);
 }
 
-/// Where something is missing or damaged, the hint names the command that helps.
+/// If something is missing or damaged, the hint names the command that helps.
 #[test]
 fn hints_name_the_command_that_helps() {
     let s = Sandbox::new();
@@ -161,7 +161,7 @@ fn a_restore_replaces_another_database_only_by_force() {
     assert_eq!(s.ok(&["scan", "other"]), all);
 }
 
-/// The commands find the WALs where the database's options say they are.
+/// The commands find the WALs in the directory of the database's options.
 #[test]
 fn wals_elsewhere_are_verified_and_repaired_and_not_shared_with_a_checkpoint() {
     let s = Sandbox::new();
@@ -199,7 +199,7 @@ fn a_checkpoint_leaves_a_database_alone_that_has_its_temporary_name() {
     assert_eq!(s.ok(&["scan", "x"]), s.ok(&["scan", "db"]));
 }
 
-/// Lookups beside a writer that flushes and compacts all the time find what was there before they began.
+/// Lookups next to a writer that constantly flushes and compacts find the entries that existed before they began.
 #[test]
 fn reading_commands_beside_a_busy_writer_find_what_is_there() {
     let s = Sandbox::new();
@@ -216,7 +216,7 @@ fn reading_commands_beside_a_busy_writer_find_what_is_there() {
                     break;
                 }
                 db.put(format!("other{n:06}"), "x").and_then(|()| db.flush()).expect("a flush");
-                // Hundreds of flushes a second: a reader needs a moment in which the tables stay as they are.
+                // At hundreds of flushes per second, a reader needs a moment in which the tables do not change.
                 std::thread::sleep(std::time::Duration::from_millis(3));
             }
         });

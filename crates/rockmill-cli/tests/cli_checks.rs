@@ -1,4 +1,4 @@
-//! stats, compact, verify and dump, on sound and on damaged databases.
+//! stats, compact, verify and dump, on intact and on damaged databases.
 
 mod cli_support;
 
@@ -39,7 +39,7 @@ fn stats_show_the_levels() {
         assert!(text.contains(word), "no {word} in\n{text}");
     }
     assert!(text.contains("memory of this command "), "{text}");
-    // What the load's log tells: its flushes, and that nothing failed.
+    // The load's log shows its flushes, and that nothing failed.
     let ended = |what: &str| v["ended_jobs"][what].as_u64().expect("a number");
     assert!(ended("flushes") > 0, "{v}");
     for what in ["flushes_failed", "compactions_failed", "compactions_dropped"] {
@@ -53,7 +53,7 @@ fn stats_show_the_levels() {
     assert!(s.ok(&["stats", "db"]).contains("another process has the database open; it runs 0 jobs now"));
     drop(open);
 
-    // The same with the tree as a picture; a page is replaced, and nothing else is.
+    // The same with a picture of the tree; it overwrites an existing page, but no other file.
     let report = |file: &str| s.run(&["stats", "db", "--report", file]);
     assert!(report("tree.html").ok().contains("column family default"));
     let page = std::fs::read_to_string(s.path("tree.html")).expect("a page");
@@ -146,7 +146,7 @@ fn verify_finds_every_flipped_bit_of_a_table() {
     s.ok(&["verify", "db"]);
 }
 
-/// The MANIFEST of the database names `piece` as a further file of its first table.
+/// Makes the database's MANIFEST name `piece` as an additional file of its first table.
 fn add_piece(dir: &Path, piece: TablePiece) {
     let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::default());
     let number = current_manifest(&*fs, dir).expect("a MANIFEST");
@@ -163,7 +163,7 @@ fn add_piece(dir: &Path, piece: TablePiece) {
             _ => None,
         })
         .collect();
-    // A table that a compaction moved to another level is named once more, with the same files.
+    // A table that a compaction moved to another level appears again, with the same files.
     let files = || edits.iter().flat_map(|e| &e.new_files).map(|(_, f)| f.number);
     let table = files().find(|number| live.contains(number)).expect("a table");
     let files = edits.iter_mut().flat_map(|e| &mut e.new_files).map(|(_, f)| f);
@@ -180,7 +180,7 @@ fn verify_and_dump_know_the_pieces_of_tables() {
     let (path, bytes) = (s.path("db/000001.sst"), b"no table of its own");
     std::fs::write(&path, bytes).expect("written");
     add_piece(&s.path("db"), TablePiece { number: 1, size: bytes.len() as u64, live: 7, path_id: 0 });
-    // The piece belongs to the database; that it is no table is what is wrong.
+    // The piece belongs to the database; the error is that it is not a table.
     let done = s.run(&["verify", "db", "--json"]);
     let v: Value = serde_json::from_str(&done.text()).expect("an object");
     assert!(done.code == 1 && v["warnings"].as_array().is_some_and(Vec::is_empty), "{v}");
@@ -229,7 +229,7 @@ fn verify_names_what_is_missing_cut_or_left_over() {
     flip(&wal, 20);
     let done = s.run(&["verify", "db"]).fails(1, &[]);
     assert!(done.text().contains("offset 0"), "{}", done.text());
-    // A last record cut short is what a crash leaves.
+    // A truncated last record is normal after a crash.
     std::fs::write(&wal, &bytes[..bytes.len() - 3]).expect("written");
     let text = s.ok(&["verify", "db"]);
     assert!(text.contains("warning: ") && text.contains("ends inside a record"), "{text}");
@@ -247,7 +247,7 @@ fn verify_names_what_is_missing_cut_or_left_over() {
 #[test]
 fn dump_shows_each_kind_of_file() {
     let s = Sandbox::new();
-    // Few tables, so that no compaction takes the range deletion away before it is seen.
+    // Few tables, so that no compaction removes the range deletion before the test sees it.
     let file = s.file("in.tsv", (0..500).map(|i| format!("key{i:03}\tvalue {i}\n")).collect::<String>());
     s.ok(&["load", "db", &file, "--wal=off"]);
     s.ok(&["delete", "db", "--from", "key001", "--to", "key003", "--wal=off"]);
@@ -322,7 +322,7 @@ fn dump_shows_what_is_left_of_a_damaged_table() {
     let v: Value = serde_json::from_str(&done.text()).expect("still one object");
     assert_eq!(v["damage"][0]["offset"], 0);
 
-    // Cut anywhere: an error, never a panic.
+    // Truncated anywhere: an error, never a panic.
     let bytes = std::fs::read(&table).expect("read");
     for len in [0, 1, 52, 53, 500, bytes.len() / 2, bytes.len() - 1] {
         std::fs::write(&table, &bytes[..len]).expect("written");
@@ -382,7 +382,7 @@ fn a_benchmark_empties_nothing_that_it_did_not_make() {
     s.run(&["stress", "plain"]).fails(2, &["is of no stress run"]);
     assert_eq!(contents(s.dir.path()), before, "every file is as it was");
 
-    // Told to use what is there, it reads and writes, but empties nothing, and does not make it its own.
+    // With `--use_existing_db` it reads and writes, but deletes nothing, and does not mark the directory as its own.
     s.ok(&["bench", "--db=db", "--use_existing_db", "--benchmarks=fillseq,readrandom", "--num=50", "--quiet"]);
     assert_eq!(s.ok(&["scan", "db", "--count"]), "200\n");
     s.run(&[&["bench", "--db=db"][..], &fills].concat()).fails(2, &[say]);
@@ -390,7 +390,7 @@ fn a_benchmark_empties_nothing_that_it_did_not_make() {
         s.ok(&[&["bench", "--db=both", "--peer=rockmill"][..], &fills, &["--nomeasure_device"]].concat());
         s.ok(&[&["bench", "--db=both"][..], &fills].concat());
     }
-    // What it made, also in a directory that was there and empty, it empties: alone, with peers, with WALs elsewhere.
+    // It empties directories that it created or found empty: alone, with peers, with WALs elsewhere.
     std::fs::create_dir(s.path("mine")).expect("a directory");
     for _ in 0..2 {
         let more = ["--db=mine", "--report=r.html", "--json=r.json", "--options_string=wal_dir=wals"];
@@ -428,7 +428,7 @@ fn copy(s: &Sandbox, from: &str, to: &str) {
     }
 }
 
-/// A database whose L0 has every key twice, in overlapping tables, and some of it in the WAL.
+/// A database with overlapping L0 tables that have every key twice, and with some data in the WAL.
 fn overlapping(s: &Sandbox) {
     let text: String = (0..8000).map(|i| format!("key{i:06}\tvalue {i} {}\n", "x".repeat(i % 90))).collect();
     let file = s.file("twice.tsv", text);
@@ -514,7 +514,7 @@ fn reproducible_compactions_of_copies_give_the_same_tables() {
     assert_eq!(first, tables(&s, "c"));
     assert_ne!(first, tables(&s, "d"), "ids and times are otherwise those of the run");
     assert_eq!(s.ok(&["scan", "a"]), s.ok(&["scan", "d"]));
-    // Once more, on what is there: the same again.
+    // Again on the result: the same.
     for name in ["a", "c"] {
         s.ok(&["compact", name, "--reproducible", "--compression", "zstd"]);
     }
@@ -588,7 +588,7 @@ fn downgrade_merges_extra_runs_and_nothing_else() {
     let stats = s.json(&["stats", "db"]);
     assert_eq!(stats["levels"][6]["extra_runs"], 2);
     s.ok(&["verify", "db"]);
-    // Engines write the same tables of extra runs, too.
+    // Engines also write the same tables from extra runs.
     for (name, engine) in [("a", "pread"), ("b", "auto"), ("c", "kernel")] {
         copy(&s, "db", name);
         s.ok(&["compact", name, "--engine", engine, "--threads", "2", "--reproducible"]);
@@ -622,7 +622,7 @@ fn tph_database(s: &Sandbox) -> rockmill::Db {
     db
 }
 
-/// The newest file is the head: it has the function, and says which other file has what it has not.
+/// The newest file is the head: it has the function, and refers to the other file for the rest.
 #[test]
 fn dump_shows_what_makes_a_file_the_head_of_a_table() {
     let s = Sandbox::new();
@@ -643,14 +643,14 @@ fn dump_shows_what_makes_a_file_the_head_of_a_table() {
     assert_eq!((&file["first"], &file["last"]), (&"key000".into(), &"key499".into()), "{file}");
     assert!(tph["replaced"].as_array().is_some_and(|all| !all.is_empty()), "{tph}");
     assert!(tph["function"]["slots"].as_u64() >= Some(500), "{tph}");
-    // The rest is shown where that is damaged.
+    // If that is damaged, the rest is still shown.
     let at = v["metaindex"]["rockmill.tph"]["offset"].as_u64().expect("an offset");
     flip(&head, at + 9);
     let done = s.run(&["dump", &name]).fails(3, &["damaged at one place"]);
     assert!(done.text().contains("DAMAGED: ") && done.text().contains("Index: "), "{}", done.text());
 }
 
-/// TPH tables become block-based ones to RocksDB, and so does what the OPTIONS file says of them.
+/// TPH tables become block-based tables for RocksDB, also in the OPTIONS file.
 #[test]
 fn downgrade_leaves_a_database_whose_options_rocksdb_loads() {
     let s = Sandbox::new();
@@ -660,7 +660,7 @@ fn downgrade_leaves_a_database_whose_options_rocksdb_loads() {
     drop(db);
     let family = &s.json(&["stats", "db"])["column_families"][0];
     assert_eq!((&family["pieces"]["tables"], &family["tph_index"]["keys"]), (&1.into(), &500.into()), "{family}");
-    // Few keys take more: what rounds up counts.
+    // Few keys take more per key because of rounding.
     assert!(family["tph_index"]["bytes_per_key"].as_f64().is_some_and(|b| b > 2.0 && b < 8.0), "{family}");
     assert!(s.ok(&["stats", "db"]).contains("index of TPH tables: "));
     let before = s.ok(&["scan", "db"]);
@@ -680,7 +680,8 @@ fn downgrade_leaves_a_database_whose_options_rocksdb_loads() {
     assert_eq!((out.status.success(), lines), (true, 500), "{out:?}");
 }
 
-/// What compactions write does not depend on the machine's speed where they keep up: there the model must be right.
+/// If compactions keep up, the bytes that they write do not depend on the machine's speed, so the model must predict
+/// them.
 #[test]
 fn a_paced_run_writes_what_was_predicted() {
     let s = Sandbox::new();

@@ -1,4 +1,4 @@
-//! put, get, delete, scan, load and the column family commands, as a person would call them.
+//! put, get, delete, scan, load and the column family commands, as a user runs them.
 
 mod cli_support;
 
@@ -160,7 +160,7 @@ fn load_refuses_what_it_cannot_mean() {
     s.run(&["load", "db", &file, "--format", "tsv", "--write-buffer-size", "12Q"]).fails(2, &["12Q"]);
     assert!(!s.path("db").exists(), "a refused load makes no database");
 
-    // A directory of other files is not made a database, nor is one that lost its CURRENT.
+    // Neither a directory of other files nor one without its CURRENT is made a database.
     std::fs::create_dir(s.path("home")).expect("made");
     s.file("home/notes.txt", "mine");
     s.run(&["load", "home", &file, "--format", "tsv"]).fails(3, &["files that are not a database's", "notes.txt"]);
@@ -241,7 +241,7 @@ fn tables_are_written_and_ingested() {
     let again = s.file("again.sst", "an old file");
     s.ok(&["write-sst", &again, &sorted, "--force"]);
 
-    // Behind everything else, and into a column family.
+    // Ingested behind everything else, and into a column family.
     s.ok(&["write-sst", &table, &sorted]);
     s.run(&["ingest", "db", &table, "--ingest-behind"]).fails(2, &["allow_ingest_behind=true"]);
     let behind = ["--ingest-behind", "--option", "allow_ingest_behind=true"];
@@ -271,7 +271,7 @@ fn a_quote_that_nothing_closes_is_refused_with_its_line() {
         }
     }
     assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\t2\n3\n", "rows before the quote, and no other");
-    // Quotes that are none of a field's.
+    // Quotes that do not quote a field.
     let file = s.file("sound.csv", "a,\"1\"\"2\"\nb,3\" wide\nc,\"4\"\n\"d\",\"\"");
     s.ok(&["load", "sound", &file]);
     assert_eq!(s.ok(&["scan", "sound"]), "a\t1\"2\nb\t3\" wide\nc\t4\nd\t\n");
@@ -300,7 +300,7 @@ fn numbers_of_jsonl_keep_their_text() {
         assert_eq!(s.ok(&["get", "db", "--", key]).trim(), line(key).trim());
     }
     assert_eq!(s.ok(&["get", "db", "aä"]).trim(), line(keys[9]).trim());
-    // A value that is no string is its text, too, and fields within are found by name and number.
+    // A value that is not a string is taken as its text; nested fields are found by name and number.
     for (field, value) in [("v", "{\"z\": 1.10, \"a\": [1E2, null]}"), ("v.z", "1.10"), ("v.a.0", "1E2"), ("n", "null")]
     {
         s.ok(&["load", field, &file, "--key", "k", "--value", field]);
@@ -343,7 +343,7 @@ fn a_load_whose_output_is_closed_is_no_success() {
     let said = stderr.replace(',', "");
     assert!(said.contains(&format!("{count} records were written before this")), "{count}: {stderr}");
 
-    // A command that only shows ends well with its reader.
+    // A command that only prints ends successfully when its reader does.
     let mut child = Command::new(cli_support::ROCKMILL)
         .args(["scan", "db"])
         .current_dir(s.dir.path())

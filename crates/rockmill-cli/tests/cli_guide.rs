@@ -1,4 +1,4 @@
-//! The commands of the README and of docs/guide.md, run as they stand there.
+//! The commands of the README and of docs/guide.md, run exactly as they are written there.
 
 mod cli_support;
 
@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 
 use cli_support::{ROCKMILL, Sandbox};
 
-/// Lines of blocks that this test does not run: what installs, builds and tests, each of which continuous integration
-/// runs by itself.
+/// Lines that this test does not run: commands that install, build and test; continuous integration runs these
+/// separately.
 const NOT_RUN: [&str; 2] = ["scripts/", "cargo install "];
 
-/// Figures of the benchmark's command, and what they are here.
+/// Numbers in the benchmark's command, and smaller ones for this test.
 const SMALLER: [(&str, &str); 4] = [
     (" --peer rocksdb=target/rocksdb/librocksdb.so", ""),
     ("--repeat 5", "--repeat 1 --measure_device=false --measure_space=false"),
@@ -24,7 +24,7 @@ fn page(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The shell's blocks of a page, without lines that are not run.
+/// The shell blocks of a page, without the lines that are not run.
 fn blocks(text: &str) -> Vec<String> {
     let blocks = text.split("```sh\n").skip(1).map(|b| b.split("```").next().unwrap_or_default());
     let run = |l: &&str| !NOT_RUN.iter().any(|start| l.starts_with(start));
@@ -32,7 +32,7 @@ fn blocks(text: &str) -> Vec<String> {
     kept.filter(|b| !b.trim().is_empty()).collect()
 }
 
-/// Runs a page's blocks one after the other in one directory; gives how many commands there were.
+/// Runs a page's blocks one after the other in one directory; returns the number of commands.
 fn run(name: &str) -> usize {
     let s = Sandbox::new();
     let bin = Path::new(ROCKMILL).parent().expect("a folder");
@@ -60,7 +60,7 @@ fn the_commands_of_the_guide_run() {
     assert!(run("docs/guide.md") >= 15, "the commands were not found");
 }
 
-/// The two commands to try it with are those that continuous integration, or this workspace's tests, run.
+/// Continuous integration or this workspace's tests run the README's two commands for trying it.
 #[test]
 fn the_readme_names_scripts_that_are_there() {
     let text = page("README.md");

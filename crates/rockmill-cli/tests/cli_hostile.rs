@@ -1,6 +1,6 @@
-//! Every command on directories of somebody else's, harmed by chance as `rockmill_fuzz::hostile` does it. Nothing
-//! outside of them may change, no command may hang, panic, be killed, or print to the terminal what a file's name or
-//! contents hold of control characters in an error.
+//! Runs every command on untrusted directories, randomly damaged by `rockmill_fuzz::hostile`. Nothing outside of them
+//! may change. No command may hang, panic, be killed, or print control characters of file names or contents to the
+//! terminal in an error.
 //!
 //! Prints its seed; `ROCKMILL_SEED` repeats a run, `ROCKMILL_FUZZ_SECONDS` makes it longer.
 
@@ -16,16 +16,16 @@ use cli_support::ROCKMILL;
 use rockmill_fuzz::hostile::{FOREIGN_WALS, Hostile};
 use rockmill_fuzz::mutate::Dice;
 
-/// A command that takes longer is taken to hang.
+/// A command that takes longer counts as hanging.
 const HANG: Duration = Duration::from_secs(120);
-/// Memory that a command may write to, in KiB, and seconds that it may take of the processor: with more the system
-/// refuses the memory, or ends it, and that shows. Threads' stacks count whole.
+/// Limits of a command's writable memory in KiB and of its CPU time in seconds. Beyond them, the system refuses the
+/// memory or kills the command, and the test notices that. Threads' stacks count in full.
 const MEMORY_KIB: u32 = 256 << 10;
 const SECONDS: u32 = 40;
-/// More than that on one standard output is taken to have no end.
+/// More output than this counts as endless.
 const OUTPUT: u64 = 64 << 20;
 
-/// The commands, by words; they run in the directory that `db`, `backups` and `made` are in.
+/// The commands; they run in the directory that contains `db`, `backups` and `made`.
 const COMMANDS: [&str; 29] = [
     "verify db",
     "verify db --json",
@@ -58,7 +58,7 @@ const COMMANDS: [&str; 29] = [
     "repair db",
 ];
 
-/// Those of them that take the flag `--wal-dir`; a repair takes in what it is given.
+/// The commands that accept `--wal-dir`; a repair uses whatever it is given.
 const WITH_WAL_DIR: [&str; 9] =
     ["scan", "get", "stats", "put", "delete", "compact", "downgrade", "checkpoint", "backup create"];
 
@@ -112,23 +112,24 @@ fn run(root: &Path, words: &[&str]) -> Option<String> {
     Some(format!("{line}: {wrong}: {status}: {said:?}"))
 }
 
-/// One case: what was done to which directory, and what was broken, if anything.
+/// Runs one case; returns what was done to which directory, and the violated rules, if any.
 fn case(seed: u64) -> (String, Vec<String>) {
     let bytes = seed.to_le_bytes();
     let mut dice = Dice::new(&bytes);
     let root = tempfile::tempdir().expect("a directory");
     let hostile = Hostile::new(&mut dice, root.path());
     fs::write(root.path().join("made/lines"), "a line\nanother\n").expect("a file");
-    // Somebody changes it meanwhile, in some cases.
+    // In some cases, the directory is changed meanwhile.
     let exchange = dice.once_in(4).then(|| hostile.exchange(seed));
     let mut broken = Vec::new();
-    // Those that read come first in some cases only: what writes may mend what they would have met.
+    // In only some cases, the reading commands run first: commands that write may repair damage that readers would have
+    // met.
     let mut order: Vec<&str> = COMMANDS.to_vec();
     let from = dice.among(0..order.len());
     order.rotate_left(from);
     for line in order.into_iter().take(12) {
         let mut words: Vec<&str> = line.split(' ').collect();
-        // WALs that nobody claimed, and that no MANIFEST here knows, are not taken in where a flag names them, either.
+        // Unclaimed WALs that no MANIFEST here knows are not replayed either if a flag names them.
         if WITH_WAL_DIR.iter().any(|c| line.starts_with(c)) && dice.once_in(4) {
             words.extend(["--wal-dir", FOREIGN_WALS]);
         }

@@ -1,4 +1,4 @@
-//! Ctrl-C: a command that takes long says what it leaves.
+//! Ctrl-C: a long command reports what it leaves.
 
 mod cli_support;
 
@@ -12,7 +12,7 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// `rockmill load` of standard input that does not end, with 500 records acknowledged.
+/// `rockmill load` from an open standard input, with 500 records acknowledged.
 fn half_loaded(s: &Sandbox, shell: &str, more: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
     let mut child = Command::new("sh")
         .args(["-c", &format!("{shell} exec {ROCKMILL} load db - --format tsv --ack --batch 100 {more}")])
@@ -62,7 +62,7 @@ fn without_a_log_it_says_that_records_are_lost() {
     assert!(said.contains("without a log; those in no table yet are lost"), "{said}");
 }
 
-/// As `nohup` and shells' background jobs want it.
+/// As `nohup` and shells' background jobs require.
 #[test]
 fn a_signal_that_is_ignored_stays_so() {
     let s = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Directories of another user: links, pipes and devices in them, and whose what commands make is.
+//! Directories of another user: links, pipes and devices in them, and the ownership of files that commands create.
 
 mod cli_support;
 
@@ -14,7 +14,7 @@ use rockmill_skip::{Needs, skip};
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
 
-/// What a command came to that could wait for ever: its exit status and standard error.
+/// Runs a command that might wait for ever; returns its exit status and standard error.
 fn run(s: &Sandbox, args: &[&str]) -> (i32, String) {
     let mut command = Command::new("timeout");
     let output = command.args(["120", ROCKMILL]).args(args).current_dir(s.dir.path()).output().expect("timeout");
@@ -46,7 +46,7 @@ fn untouched(dir: &Path) {
     assert_eq!(names.len(), 6, "{names:?}");
 }
 
-/// Everything below a directory, links not followed.
+/// Everything below a directory, without following links.
 fn tree(dir: &Path, out: &mut Vec<(PathBuf, fs::Metadata)>) {
     for entry in fs::read_dir(dir).expect("listed") {
         let path = entry.expect("an entry").path();
@@ -82,7 +82,7 @@ fn planted_links_lead_no_command_out_of_the_database() {
         s.database("db", 300);
         for n in 1..60 {
             for name in [format!("MANIFEST-{n:06}"), format!("{n:06}.dbtmp"), format!("OPTIONS-{n:06}.dbtmp")] {
-                // What is there is the database.
+                // The existing entry is the database.
                 let _ = symlink(outside.join(if n % 2 == 0 { "precious" } else { "new" }), s.path("db").join(name));
             }
         }
@@ -132,7 +132,7 @@ fn a_checkpoint_is_made_in_no_directory_of_another() {
     s.database("db", 300);
     symlink(&outside, s.path("copy.tmp")).expect("a link");
     if is_root() {
-        // Whoever owns the directory could exchange what is in it.
+        // The owner of the directory could exchange its contents.
         fs::create_dir(s.path("copy.1.tmp")).expect("made");
         fs::write(s.path("copy.1.tmp/ROCKMILL_UNFINISHED"), "").expect("written");
         chown(s.path("copy.1.tmp"), Some(NOBODY), Some(NOBODY)).expect("given away");
@@ -154,7 +154,7 @@ fn backups_empty_no_directory_through_a_link() {
         s.ok(&["backup", "create", "db", "backups"]);
         assert!(s.path(&format!("backups/meta/{id}")).exists());
     }
-    // What a crash leaves has such a name: the next backup, or an old one.
+    // Remains of a crash have such names: the next backup, or an old one.
     symlink(&outside, s.path("backups/private/3")).expect("a link");
     symlink(&outside, s.path("backups/private/9.tmp")).expect("a link");
     s.ok(&["backup", "create", "db", "backups"]);
@@ -320,7 +320,7 @@ fn what_is_private_stays_private_in_every_copy() {
         for dir in ["db", "backups", "restored", "copy"] {
             for (path, meta) in below(&s.path(dir)) {
                 let is_top = dir == "backups" && meta.is_dir() && path.parent() == Some(&s.path(dir));
-                // Also under another name, as a table of the checkpoint.
+                // Also under another name, for example as a table of the checkpoint.
                 let keeps_its_mode = file_mode == 0o644 && old.contains(&meta.ino());
                 let mode = meta.permissions().mode() & 0o777;
                 assert!(is_top || keeps_its_mode || mode & 0o077 == 0, "{}: {mode:o}", path.display());
@@ -339,7 +339,7 @@ fn what_is_private_stays_private_in_every_copy() {
     assert_eq!(fs::metadata(s.path("db/LOCK")).expect("there").permissions().mode() & 0o777, 0o600);
 }
 
-/// The directory and CURRENT may be read by all; tables may not, nor their copies.
+/// All users may read the directory and CURRENT, but not tables, nor copies of them.
 #[test]
 fn a_copy_of_a_private_file_is_private() {
     let s = Sandbox::new();
@@ -368,7 +368,7 @@ fn a_copy_of_a_private_file_is_private() {
     assert!(seen >= 4, "{seen}");
 }
 
-/// What a compaction writes was in its inputs: it may be read by whom all of them may be read.
+/// Outputs of a compaction contain data of its inputs, so only users that may read all inputs may read them.
 #[test]
 fn a_compaction_grants_what_all_its_inputs_grant() {
     let s = Sandbox::new();
@@ -398,7 +398,7 @@ fn a_report_goes_through_no_link_of_another_user() {
     assert!(!s.path("new").exists());
 }
 
-/// A table that was made in a private directory becomes one of the database's.
+/// A table from a private directory becomes part of the database.
 #[test]
 fn what_is_ingested_is_as_private_as_the_database() {
     let s = Sandbox::new();
@@ -475,7 +475,7 @@ fn an_ingested_file_that_another_could_change_is_copied() {
     } else {
         fs::set_permissions(s.path("b.sst"), Permissions::from_mode(0o666)).expect("set");
     }
-    // Open until the end: the number of a file that is gone may be the next file's.
+    // Kept open until the end, because a new file may get the inode number of a deleted one.
     let originals = ["a.sst", "b.sst", "c.sst", "d.sst"].map(|name| fs::File::open(s.path(name)).expect("there"));
     let inodes = originals.each_ref().map(|file| file.metadata().expect("there").ino());
     s.ok(&["ingest", "db", "link.sst", "--move", "--create"]);
@@ -508,7 +508,7 @@ fn state(dir: &Path) -> Vec<State> {
     all
 }
 
-/// Puts something of another kind in the place of a file, or under a name that a command may want.
+/// Puts an object of another kind in the place of a file, or under a name that a command may use.
 fn plant(random: &mut fastrand::Rng, dir: &Path, outside: &Path) -> String {
     let number = random.u32(1..50);
     let there = below(dir);

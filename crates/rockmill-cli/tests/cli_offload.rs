@@ -1,4 +1,4 @@
-//! `rockmill worker` as another process: it does compactions, and is killed while it does.
+//! `rockmill worker` as another process: it runs compactions, and is killed meanwhile.
 
 mod cli_support;
 #[path = "cli_offload/kills.rs"]
@@ -25,7 +25,7 @@ impl Worker {
         Self::start_with_lines(dir, args, 1).0
     }
 
-    /// The same; also gives the lines that it says after the first, of so many in all.
+    /// The same; also returns the lines that it prints after the first one, `count` lines in total.
     fn start_with_lines(dir: &Path, args: &[&str], count: usize) -> (Self, Vec<String>) {
         let listens =
             if args.contains(&"--config") { vec!["worker"] } else { vec!["worker", "--listen", "127.0.0.1:0"] };
@@ -58,7 +58,7 @@ fn records(from: u32, to: u32) -> String {
     (from..to).map(|i| format!("key{:07}\t{:0100}\n", (u64::from(i) * 7919) % 100_003, i)).collect()
 }
 
-/// Lines of the database's log that say where compactions were done.
+/// Lines of the database's log that tell where compactions ran.
 fn log(s: &Sandbox, db: &str) -> String {
     std::fs::read_to_string(s.path(db).join("LOG")).expect("a log")
 }
@@ -87,7 +87,7 @@ fn a_worker_in_another_process_compacts_a_database() {
     assert!(!log(&s, "here").contains("Done by worker"));
     assert!(s.ok(&["scan", "there"]) == s.ok(&["scan", "here"]));
     s.ok(&["verify", "there"]);
-    // The worker is gone: the same command does it all here.
+    // The worker is gone: the same command does all the work here.
     let address = worker.address.clone();
     drop(worker);
     s.ok(&["load", "there", "a.tsv", "--option", "disable_auto_compactions=true"]);
@@ -99,7 +99,7 @@ fn a_worker_in_another_process_compacts_a_database() {
     s.ok(&["verify", "there"]);
 }
 
-/// With the same ids and times the tables of each engine, there and here, are the same byte for byte.
+/// With the same ids and times, each engine writes the same tables byte for byte, locally and on the worker.
 #[test]
 fn each_engine_of_a_worker_writes_the_same_bytes() {
     let s = Sandbox::new();
@@ -138,7 +138,7 @@ fn each_engine_of_a_worker_writes_the_same_bytes() {
     }
 }
 
-/// The worker is killed at some moment of the compaction: before it, in the middle, or when all is done.
+/// The worker is killed at different moments of the compaction: before it, in the middle, or at its end.
 #[test]
 fn a_worker_that_is_killed_costs_nothing_but_time() {
     let s = Sandbox::new();
@@ -217,7 +217,7 @@ fn two_commands_are_enough_for_secrets_and_tls() {
         let mode = std::fs::metadata(s.path(file)).expect("it was made").permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{file}");
     }
-    // What is there stays as it is, and nothing is made beside it.
+    // Existing files do not change, and no new ones are created.
     s.run(&["worker", "--make-secrets", "."]).fails(2, &["host.secrets is there already"]);
     std::fs::create_dir(s.path("other")).expect("a folder");
     s.file("other/worker.secrets", "mine");
@@ -238,7 +238,7 @@ fn two_commands_are_enough_for_secrets_and_tls() {
     assert!(said.contains("Done by worker nqn.2026-11.rockmill:worker at 127.0.0.1:"), "{said}");
     assert!(s.ok(&["scan", "db"]) == wanted);
     s.ok(&["verify", "db"]);
-    // The worker that a benchmark starts has it, too.
+    // A worker that a benchmark starts has it, too.
     let bench = s.run(&["bench", "offload", "--db=b", "--mb=1", "--repeat=1", "--value_size=100", "--tls=1"]);
     match rockmill_offload::TLS {
         true => drop(bench.ok()),
@@ -275,7 +275,7 @@ fn a_worker_has_its_flags_in_a_file() {
         "w.conf",
         "# a worker\nlisten = 127.0.0.1:0\nname = nqn.2026-11.rockmill:other\njobs = 2\n\nmetrics = nowhere\n",
     );
-    // The command line goes before the file.
+    // The command line overrides the file.
     let (worker, lines) =
         Worker::start_with_lines(s.dir.path(), &["--config", "w.conf", "--metrics", "127.0.0.1:0"], 2);
     assert!(lines[0].starts_with("metrics at http://127.0.0.1:"), "{lines:?}");

@@ -71,7 +71,7 @@ fn multi_get_prints_what_is_there_and_names_the_rest() {
 #[test]
 fn flush_leaves_nothing_in_the_log() {
     let s = Sandbox::new();
-    // Otherwise each opening for writing would do the same.
+    // Otherwise each open for writing would do the same.
     let keep = ["--option", "avoid_flush_during_recovery=true", "--option", "avoid_flush_during_shutdown=true"];
     s.ok(&[&["put", "db", "--create", "k", "v"][..], &keep].concat());
     s.ok(&["create-cf", "db", "other"]);

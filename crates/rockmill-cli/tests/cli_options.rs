@@ -37,7 +37,7 @@ fn what_a_load_gives_later_commands_keep() {
     let dump = s.ok(&["dump", table.to_str().unwrap()]);
     assert!(dump.contains("ZSTD"), "{}", dump);
 
-    // A flag overrides, and is stored; RocksDB's names do the same.
+    // A flag overrides the stored option and is stored; RocksDB's names do the same.
     s.ok(&["compact", "a.db", "--compression", "lz4", "--option", "level0_stop_writes_trigger=50"]);
     assert_eq!(value(&s, "a.db", "default", "compression"), "kLZ4Compression");
     assert_eq!(value(&s, "a.db", "default", "level0_stop_writes_trigger"), "50");
@@ -76,7 +76,7 @@ fn the_kind_of_tables_is_chosen_and_stays() {
     s.ok(&["compact", "a.db", "--garbage-percent", "50", "--option", "table_factory.piece_limit=4"]);
     assert_eq!(value(&s, "a.db", "default", "garbage_percent"), "50");
     assert_eq!(value(&s, "a.db", "default", "piece_limit"), "4");
-    // Another column family has its own kind, and each goes back.
+    // Another column family has its own kind, and each can be changed back.
     s.ok(&["create-cf", "a.db", "other"]);
     s.ok(&["create-cf", "a.db", "third", "--table-format", "tph", "--garbage_percent=0"]);
     assert_eq!((kind("a.db", "other"), kind("a.db", "third")), ("BlockBasedTable".into(), "TphTable".into()));
@@ -96,7 +96,7 @@ fn the_kind_of_tables_is_chosen_and_stays() {
     assert!(help.contains("--table-format <TABLE_FORMAT>") && help.contains("perfect hash"), "{help}");
 }
 
-/// A directory may come from anybody. What its OPTIONS file asks for loads no program, whatever command is run.
+/// A directory may be untrusted: no command loads a program because its OPTIONS file asks for it.
 #[test]
 fn no_command_takes_an_engine_or_a_program_from_a_stored_file() {
     let s = Sandbox::new();
@@ -121,7 +121,7 @@ fn no_command_takes_an_engine_or_a_program_from_a_stored_file() {
     for command in commands {
         let out = s.run(command);
         let said = format!("{}{}", out.text(), out.stderr);
-        // It is refused by name, or the command needs no options; the program's file is never looked at.
+        // It is refused by name, or the command needs no options; the program's file is never opened.
         assert!(!said.contains("not a program") && !said.contains("evil.o: "), "{command:?}: {said}");
         std::fs::write(&file, &hostile).unwrap();
     }
@@ -130,7 +130,7 @@ fn no_command_takes_an_engine_or_a_program_from_a_stored_file() {
         s.ok(&[*command, &["--ignore-stored-options"]].concat());
         std::fs::write(options_file(&s, "a.db"), &hostile).unwrap();
     }
-    // A file that is given by name is a file, too.
+    // The same for an OPTIONS file given by name.
     let file = options_file(&s, "a.db");
     s.run(&["put", "b.db", "--create", "--options", file.to_str().unwrap(), "k", "v"]).fails(2, &["\"merge_engine\""]);
 }
@@ -157,8 +157,8 @@ fn what_is_wrong_with_options_is_said() {
     s.ok(&["put", "a.db", "k", "x"]);
 }
 
-/// A fast device in front of a slow one: the report says what both were used for, and `--compare` has a line for each
-/// number of cores.
+/// A fast device in front of a slow one: the report shows the use of both, and `--compare` has a line for each number
+/// of cores.
 #[test]
 fn a_fast_device_is_simulated_and_compared() {
     let s = Sandbox::new();
@@ -183,7 +183,7 @@ fn a_fast_device_is_simulated_and_compared() {
     assert!(help.contains("--fast-capacity") && help.contains("simulate --compare --data"), "{help}");
 }
 
-/// `rockmill simulate` needs no database: the same flags give the same figures, and what makes no sense is refused.
+/// `rockmill simulate` needs no database: the same flags give the same figures, and invalid settings are refused.
 #[test]
 fn simulations_are_repeatable_and_bad_ones_are_refused() {
     let s = Sandbox::new();
@@ -194,7 +194,7 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     assert_eq!(first["busy_threads_by_level"].as_array().map(Vec::len), Some(7));
     let page = std::fs::read_to_string(s.path("page.html")).expect("the page");
     assert!(page.contains("<svg") && page.contains("tiered, 2 threads"));
-    // How it came about, and what came out.
+    // How the report was made, and its results.
     assert!(page.contains("rockmill simulate --strategy tiered --data 1G"), "{page}");
     assert!(page.contains("modelled, in virtual time") && page.contains("class=\"verdict\">tiered with 2 threads"));
     let text = s.ok(&args[..7]);
@@ -205,12 +205,12 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     let limits = first["limited_by"].as_object().expect("a map");
     let all: f64 = limits.values().map(|part| part.as_f64().expect("a number")).sum();
     assert!((all - 1.0).abs() < 0.01 && limits.contains_key("writers"), "{first}");
-    // What DF-compaction brings, and what splitting jobs brings, apart.
+    // The gains of DF-compaction and of splitting jobs, separately.
     let both = s.ok(&["simulate", "--compare", "--data", "1G", "--threads", "4", "--filter-bits", "10"]);
     for words in ["no job is split", "jobs of both over idle threads", "df-leveled", "a seek, microseconds"] {
         assert!(both.contains(words), "{both}");
     }
-    // With the defaults what a strategy does is what counts, and not the writer.
+    // With the defaults, the strategy is the limit, not the writer.
     let default = s.json(&["simulate", "--compare", "--data", "20G"]);
     let gain = default["split_idle"]["df_by_plain"]["throughput"].as_f64().expect("a number");
     let writers = |strategy: &str| default["split_idle"][strategy]["limited_by"]["writers"].as_f64().expect("a number");
@@ -223,7 +223,8 @@ fn simulations_are_repeatable_and_bad_ones_are_refused() {
     for words in words.into_iter().chain(["from L0", "levels at once", "more than 3/4 busy", "at most 1 busy"]) {
         assert!(six.contains(words), "{six}");
     }
-    // How evenly threads are busy: by the two rules a chart of all, their means by level, and one chart of each.
+    // How evenly threads are busy: for each of the two rules a chart of all strategies, their means by level, and one
+    // chart per strategy.
     let page = std::fs::read_to_string(s.path("six.html")).expect("the page");
     assert_eq!(page.matches("<svg").count(), 16);
     let overwrite = ["simulate", "--data", "1G", "--workload", "overwrite", "--rate", "20M"];

@@ -1,4 +1,4 @@
-//! Stored paths that lead out of a directory: commands keep to it unless the command line says otherwise.
+//! Stored paths that lead out of a directory: commands stay inside unless the command line says otherwise.
 
 mod cli_support;
 
@@ -29,7 +29,7 @@ fn is_info_log(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("LOG"))
 }
 
-/// Puts a line into the section of the database's options of its newest OPTIONS file.
+/// Adds a line to the section of database options in the newest OPTIONS file.
 fn plant(s: &Sandbox, db: &str, line: &str) {
     let file = s.files(db, "").into_iter().rfind(|p| is_options(p)).expect("options");
     let text = fs::read_to_string(&file).expect("text");
@@ -39,7 +39,7 @@ fn plant(s: &Sandbox, db: &str, line: &str) {
     fs::write(file, text + "\n").expect("written");
 }
 
-/// Commands that open a database with its stored options. The first number of them only read.
+/// Commands that open a database with its stored options. The first ones only read.
 const COMMANDS: [&[&str]; 14] = [
     &["get", "db", "key000001"],
     &["scan", "db", "--limit", "1"],
@@ -63,7 +63,7 @@ fn no_command_follows_a_stored_wal_dir_out_of_the_directory() {
     let s = Sandbox::new();
     s.file("rows.csv", "k,v\n");
     s.ok(&["write-sst", "t.sst", "rows.csv", "--format", "csv"]);
-    // The WALs of somebody else, made by a store that says nothing of whose they are; and of one of our own.
+    // WALs of another database, made by a store that does not record their owner; and WALs of one of ours.
     for (outside, owned) in [("outside", false), ("owned", true)] {
         s.ok(&["put", "theirs", "precious", "1", "--create", "--option", &format!("wal_dir={outside}")]);
         if !owned {
@@ -72,7 +72,7 @@ fn no_command_follows_a_stored_wal_dir_out_of_the_directory() {
         let outside = s.path(outside);
         s.database("db", 200);
         s.ok(&["create-cf", "db", "other"]);
-        // What is known of the other database may be written here.
+        // The other database's marker may be written here.
         if owned {
             fs::copy(s.path("theirs/WAL_OWNER"), s.path("db/WAL_OWNER")).expect("copied");
         }
@@ -96,10 +96,10 @@ fn no_command_follows_a_stored_wal_dir_out_of_the_directory() {
         s.ok(&["list-cf", "db"]);
         assert!(s.ok(&["repair", "db"]).contains("not read: the WALs in"));
         assert_eq!(contents(&outside), before.0, "repair");
-        // Who says where the WALs are is obeyed.
+        // An explicit WAL directory is accepted.
         if !owned {
             s.ok(&["get", "db", "key000001", "--option", "wal_dir="]);
-            // But WALs that the MANIFEST does not know are another database's all the same.
+            // But WALs that the MANIFEST does not know still belong to another database.
             for command in [&["get", "db", "key000001"][..], &["put", "db", "a", "1"], &["compact", "db"]] {
                 for flags in [&["--trust-paths"][..], &["--wal-dir", "outside"]] {
                     s.run(&[command, flags].concat()).fails(2, &["holds WALs", "`rockmill repair --wal-dir`"]);
@@ -115,7 +115,8 @@ fn no_command_follows_a_stored_wal_dir_out_of_the_directory() {
     }
 }
 
-/// Without the stored options nothing but the database's own files says where its WALs are. RocksDB makes no WAL_OWNER.
+/// Without the stored options, only the database's own files tell where its WALs are. RocksDB does not create
+/// WAL_OWNER.
 #[test]
 fn a_database_is_not_opened_without_its_wals_because_its_options_are_left_out() {
     let s = Sandbox::new();
@@ -146,12 +147,12 @@ fn a_database_is_not_opened_without_its_wals_because_its_options_are_left_out() 
     }
 }
 
-/// What tables have is had without a WAL directory that is lost, by the options that the refusal names.
+/// If the WAL directory is lost, the data in tables is still accessible with the options that the error message names.
 #[test]
 fn a_database_whose_wals_are_lost_is_opened_by_options_that_say_so() {
     let s = Sandbox::new();
     s.ok(&["put", "db", "a", "1", "--create", "--option", "wal_dir=wals"]);
-    // This opening writes what is in the WALs as a table.
+    // This open writes the contents of the WALs as a table.
     s.ok(&["put", "db", "b", "2"]);
     fs::rename(s.path("wals"), s.path("away")).expect("a rename");
     let here = ["--option", "wal_dir="];
@@ -193,7 +194,7 @@ fn a_directory_that_a_stored_path_names_is_not_made() {
             assert!(reads || done.stderr.contains(option), "{option}, {command:?}: {}", done.stderr);
             assert!(!outside.exists(), "{option}, {command:?}");
         }
-        // Those that write first: they make it.
+        // The writing commands first: they create it.
         for command in COMMANDS.into_iter().rev() {
             s.ok(&[command, &["--trust-paths"]].concat());
         }
@@ -211,7 +212,7 @@ fn paths_within_the_directory_and_those_that_agree_need_no_flag() {
     s.ok(&["put", "db", "a", "1", "--create", "--option", &format!("wal_dir={inside}")]);
     s.ok(&["put", "db", "b", "2"]);
     assert_eq!(s.ok(&["get", "db", "a"]), "1");
-    // Under another name of the directory, and by a name that is no absolute one.
+    // With another name of the directory, and with a relative one.
     std::os::unix::fs::symlink("db", s.path("linked")).expect("a link");
     assert_eq!(s.ok(&["get", "linked", "b"]), "2");
     // A link within the directory leads out of it.
@@ -225,14 +226,14 @@ fn paths_within_the_directory_and_those_that_agree_need_no_flag() {
     assert_eq!(s.ok(&["get", "db", "b"]), "2");
     assert_eq!(s.ok(&["get", "db", "c"]), "3");
     s.ok(&["verify", "db"]);
-    // A database that was moved is not the one that the WAL directory names: once by flag, then again without.
+    // A moved database is not the one that the WAL directory names: needs the flag once, then no more.
     fs::rename(s.path("db"), s.path("moved")).expect("a rename");
     s.run(&["put", "moved", "d", "4"]).fails(3, &["wal_dir", "--wal-dir"]);
     s.ok(&["put", "moved", "d", "4", "--trust-paths"]);
     assert_eq!(s.ok(&["get", "moved", "c"]), "3");
 }
 
-/// Who copies a database file by file copies what says whose its WALs are.
+/// Copying a database file by file also copies the marker of the WALs' owner.
 #[test]
 fn a_copy_made_file_by_file_does_not_take_the_originals_wals() {
     let s = Sandbox::new();
@@ -250,7 +251,7 @@ fn a_copy_made_file_by_file_does_not_take_the_originals_wals() {
     assert_eq!(s.ok(&["get", "db", "a"]), "1");
 }
 
-/// Tables in two directories: every command that is told of them finds them, and who is not says what is missing.
+/// Tables in two directories: every command that gets both finds them; without them, it reports what is missing.
 #[test]
 fn commands_are_told_where_tables_are() {
     let s = Sandbox::new();
@@ -265,7 +266,7 @@ fn commands_are_told_where_tables_are() {
     let done = s.json(&["verify", "db", "--db-paths", paths]);
     assert_eq!((done["ok"].as_bool(), done["tables"].as_u64()), (Some(true), Some(tables as u64)), "{done}");
     s.ok(&["stats", "db", "--db-paths", paths]);
-    // A stray one is said of, and one that is not where it should be.
+    // A stray table is reported, and so is one in the wrong place.
     s.file("slow/999999.sst", "stray");
     let done = s.ok(&["verify", "db", "--db-paths", paths]);
     assert!(done.contains("999999.sst") && done.contains("orphan"), "{done}");
@@ -274,7 +275,7 @@ fn commands_are_told_where_tables_are() {
     let done = s.run(&["verify", "db"]);
     assert!(done.code == 1 && done.text().contains("missing"), "{}", done.text());
     s.run(&["get", "db", "k", "--db-paths", "fast"]).fails(2, &["--db-paths"]);
-    // Nothing of it is stored, and what is put into the file is not taken.
+    // None of it is stored, and such an entry in the file is ignored.
     for file in s.files("db", "").iter().filter(|p| is_options(p)) {
         let text = fs::read_to_string(file).expect("text");
         assert!(!text.contains("paths"), "{text}");
@@ -289,8 +290,8 @@ fn commands_are_told_where_tables_are() {
     assert_eq!(s.ok(&[&["get", "db", "k00007"], &flags[..]].concat()).trim(), "value 7");
 }
 
-/// Values that are only in logs on another device: every command finds them, by flag or by the stored options, and
-/// copies need no such device.
+/// Values exist only in logs on another device: every command finds them, by flag or by the stored options, and copies
+/// do not need that device.
 #[test]
 fn commands_know_a_database_with_a_fast_path() {
     let s = Sandbox::new();
@@ -310,7 +311,7 @@ fn commands_know_a_database_with_a_fast_path() {
     assert!(done["ok"] == true && done["wal_records"].as_u64() > Some(10), "{done}");
     assert!(s.ok(&["dump", &log]).contains("'k00000'"));
     s.ok(&all(&["stats", "db"]));
-    // A bit of a value that is in no table.
+    // Changes a bit of a value that is in no table.
     let sound = fs::read(s.path(&log)).expect("read");
     let mut damaged = sound.clone();
     damaged[sound.len() / 2] ^= 1;
@@ -318,7 +319,7 @@ fn commands_know_a_database_with_a_fast_path() {
     let done = s.run(&["verify", "db"]);
     assert!(done.code == 1 && done.text().contains(".log"), "{}", done.text());
     fs::write(s.path(&log), sound).expect("written");
-    // Copies are databases without a device of their own.
+    // Copies are databases without a second device.
     s.ok(&all(&["checkpoint", "db", "copy"]));
     s.ok(&all(&["backup", "create", "db", "backups"]));
     s.ok(&["backup", "restore", "backups", "restored"]);
@@ -326,7 +327,7 @@ fn commands_know_a_database_with_a_fast_path() {
         value(s.ok(&["get", copy, "k01234"]));
         assert_eq!(s.ok(&["scan", copy, "--count"]).trim(), "2000", "{copy}");
     }
-    // Nothing but the logs knows the entries that were loaded last.
+    // Only the logs have the last loaded entries.
     s.file("more.csv", "k99999,more\n");
     s.ok(&all(&["load", "db", "more.csv", "--format", "csv"]));
     fs::remove_file(s.path("db/CURRENT")).expect("removed");

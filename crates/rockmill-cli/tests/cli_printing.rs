@@ -1,4 +1,4 @@
-//! Names, keys, values and paths that a terminal would act upon: no command prints them as they are.
+//! Names, keys, values and paths with control sequences: no command prints them unescaped.
 
 mod cli_support;
 
@@ -9,10 +9,10 @@ use cli_support::{ROCKMILL, Sandbox};
 use rockmill::{Db, Options};
 use rockmill_skip::{Needs, skip};
 
-/// A window's name, a cleared screen, a line of its own, a C1 control that begins a sequence, reversed text.
+/// Sets the window title, clears the screen, forges a line, has a C1 control that begins a sequence, and reverses text.
 const HOSTILE: &str = "h\x1b]0;x\x07\x1b[2J\nerror: forged\u{9b}31m\u{202e}e";
 
-/// The first character that does something other than to be seen, with its surroundings.
+/// The first control character, with its context.
 fn acting(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let acts = |c: char| (c.is_control() && c != '\n' && c != '\t') || matches!(c, '\u{202a}'..='\u{202e}');
@@ -40,7 +40,7 @@ fn hostile_database(s: &Sandbox) -> String {
     db
 }
 
-/// The commands: what reads the database first, then what changes it.
+/// The commands: first those that read the database, then those that change it.
 fn commands(s: &Sandbox, db: &str) -> Vec<Vec<String>> {
     let mut all: Vec<Vec<String>> = Vec::new();
     let mut add = |args: &[&str]| all.push(args.iter().map(|a| (*a).to_owned()).collect());
@@ -89,7 +89,7 @@ fn commands(s: &Sandbox, db: &str) -> Vec<Vec<String>> {
     all
 }
 
-/// What one command prints is harmless, and no line of it looks like one of the program's own.
+/// Checks that a command's output is harmless, and that no line of it is forged.
 #[track_caller]
 fn harmless(args: &[String], what: &str, text: &[u8]) {
     if let Some(found) = acting(text) {
@@ -99,7 +99,7 @@ fn harmless(args: &[String], what: &str, text: &[u8]) {
     assert!(!text.lines().any(|l| l.starts_with("error: forged")), "{args:?}: {what}: {text}");
 }
 
-/// Prints keys or values as they are to a pipe: what programs read.
+/// True for commands that print raw keys or values to a pipe, for programs.
 fn prints_values(args: &[String]) -> bool {
     matches!(args[0].as_str(), "get" | "multi-get" | "scan")
 }
@@ -133,7 +133,7 @@ fn names_keys_and_paths_of_others_give_a_terminal_no_orders() {
     damaged(&s, &db);
 }
 
-/// The same with files that are damaged: their errors have names, too.
+/// The same with damaged files, whose errors contain names, too.
 fn damaged(s: &Sandbox, db: &str) {
     for file in s.files(db, ".sst") {
         cli_support::flip(&file, 30);
@@ -163,13 +163,13 @@ fn keys_and_values_are_raw_only_to_a_pipe() {
     let quoted = |arg: &str| format!("'{}'", arg.replace('\'', "'\\''"));
     let mut values = 0;
     for args in commands(&s, &db) {
-        // Without the bars, which move the cursor: they stand on standard error.
+        // Without progress bars, which move the cursor on standard error.
         let line: Vec<String> = std::iter::once(ROCKMILL).chain(args.iter().map(String::as_str)).map(quoted).collect();
         let line = format!("{} 2>/dev/null", line.join(" "));
         let mut script = Command::new("script");
         script.args(["-qec", &line, "/dev/null"]).env("SHELL", "/bin/sh").env("LC_ALL", "C.UTF-8");
         let output = script.current_dir(s.dir.path()).stdin(Stdio::null()).output().expect("script runs");
-        // The terminal itself makes a carriage return of every line's end.
+        // The terminal itself adds a carriage return to every line end.
         let text = String::from_utf8_lossy(&output.stdout).replace("\r\n", "\n");
         harmless(&args, "a terminal", text.as_bytes());
         values += usize::from(prints_values(&args) && text.contains("\\x1b]0;x\\x07"));

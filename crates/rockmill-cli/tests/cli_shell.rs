@@ -57,7 +57,7 @@ fn every_shell_gets_completions() {
     s.run(&["completions", "tcsh"]).fails(2, &["tcsh", "bash"]);
 }
 
-/// What bash would offer, asked as bash asks.
+/// Completions as bash requests them.
 #[test]
 fn bash_completes_commands_and_flags() {
     let s = Sandbox::new();
@@ -104,7 +104,7 @@ fn every_command_has_a_man_page() {
     assert!(std::path::Path::new(ROCKMILL).exists());
 }
 
-/// Lines from a pipe: each a command on the database, until one fails.
+/// Lines from a pipe: each is a command on the database, until one fails.
 #[test]
 fn a_shell_does_its_lines() {
     let s = Sandbox::new();

@@ -1,4 +1,4 @@
-//! `rockmill stress`: kills, limits, and that it fails where it must.
+//! `rockmill stress`: kills, limits, and runs that must fail.
 
 mod cli_support;
 
@@ -11,7 +11,7 @@ use cli_support::{ROCKMILL, Sandbox};
 use rockmill_skip::{Needs, skip};
 use serde_json::Value;
 
-/// A short run that must find all in order; its figures, or nothing where this machine cannot give the limit.
+/// A short run that must find no problems. Returns its figures, or `None` if this machine cannot apply the limit.
 fn run(test: &str, args: &[&str]) -> Option<Value> {
     let s = Sandbox::new();
     let all =
@@ -39,9 +39,8 @@ fn number(figures: &Value, name: &str) -> u64 {
     figures[name].as_u64().unwrap_or_else(|| panic!("no {name} in {figures}"))
 }
 
-/// Runs for so many seconds, for three times as many and for nine times as many, until what a test wants was often
-/// enough: on a machine that is busy there are few lives, kills and operations in a second. Each run must find all in
-/// order, however short it was.
+/// Runs for `seconds`, then for three times and nine times as long, until the condition of a test is met: on a busy
+/// machine, there are few lives, kills and operations per second. Each run must find no problems, however short it is.
 fn until(test: &str, seconds: u64, args: &[&str], enough: impl Fn(&Value) -> bool) -> Option<Value> {
     let mut last = Value::Null;
     for seconds in [seconds, 3 * seconds, 9 * seconds] {
@@ -54,7 +53,7 @@ fn until(test: &str, seconds: u64, args: &[&str], enough: impl Fn(&Value) -> boo
     panic!("{test}: too little of something, also in {} seconds: {last}", 9 * seconds);
 }
 
-/// What stands behind it would be written to.
+/// The link's target would be overwritten.
 #[test]
 fn a_kept_run_with_a_link_among_its_files_is_refused() {
     let s = Sandbox::new();
@@ -82,7 +81,7 @@ fn acknowledged_operations_survive_kills_and_rocksdb_reads_them() {
     });
 }
 
-/// RocksDB refuses what has extra runs, and reads it when a downgrade has merged them.
+/// RocksDB refuses a database with extra runs, and reads it after a downgrade has merged them.
 #[test]
 fn rocksdb_reads_what_df_compaction_left_after_a_downgrade() {
     for strategy in ["df-leveled", "df-tiered", "classic-tiered"] {
@@ -106,7 +105,7 @@ fn acknowledged_operations_survive_kills_with_a_wal_flushed_by_hand() {
     until("kills under manual_wal_flush", 3, &args, |f| number(f, "kills") >= 2);
 }
 
-/// Tables that share files, with each strategy that makes them: dead databases had some.
+/// Tables that share files, with each strategy that makes them: killed databases had some.
 #[test]
 fn nothing_is_lost_where_tables_share_files() {
     for strategy in ["leveled", "tiered", "df-leveled"] {
@@ -132,7 +131,7 @@ fn nothing_is_lost_in_the_order_of_a_hash() {
     assert_eq!(number(&f, "rocksdb_checks"), 0, "{f}");
 }
 
-/// The store reports, takes no more writes, resumes when there is room, and loses nothing acknowledged.
+/// The store reports the error, refuses writes, resumes when there is room, and loses no acknowledged write.
 fn limited(test: &str, limit: &str, more: &[&str]) {
     let args = ["--kill-every", "1500ms", "--limit-every", "400ms", "--check-every", "0", "--limit", limit];
     until(test, 4, &[&args[..], more].concat(), |f| {
@@ -165,7 +164,7 @@ fn nothing_is_lost_without_memory() {
     until("memory limit", 4, &args, |f| number(f, "memory_deaths") > 0);
 }
 
-/// A database and its expected state, made in a moment and kept.
+/// A database and its expected state, from a short run, kept.
 fn kept() -> Sandbox {
     let s = Sandbox::new();
     s.ok(&[
@@ -206,7 +205,7 @@ fn a_kept_run_is_compared_again_and_goes_on() {
 #[test]
 fn a_changed_expectation_is_reported_with_key_expected_and_found() {
     let s = kept();
-    // Slots begin at 4096 and have 32 bytes; the acknowledged version is at 8. A key that is there.
+    // Slots begin at 4096 and have 32 bytes; the acknowledged version is at 8. Selects an existing key.
     let file = std::fs::OpenOptions::new().read(true).write(true).open(s.path("db.stress/expected")).expect("opens");
     let mut slot = [0; 32];
     let (mut key, mut at) = (0, 4096);
@@ -226,7 +225,7 @@ fn a_changed_expectation_is_reported_with_key_expected_and_found() {
         "kept: db".to_owned(),
     ];
     s.run(&["stress", "db", "--verify"]).fails(1, &words.each_ref().map(String::as_str));
-    // The store itself says the same where RocksDB does not look first.
+    // The store itself reports the same if RocksDB does not check first.
     s.run(&["stress", "db", "--verify", "--ldb", "nothing"]).fails(1, &words.each_ref().map(String::as_str));
     assert!(s.path("db/CURRENT").exists(), "what is wrong is kept");
 }
@@ -234,13 +233,13 @@ fn a_changed_expectation_is_reported_with_key_expected_and_found() {
 #[test]
 fn a_lost_wal_is_reported() {
     let s = kept();
-    // The last verification flushed nothing: what was written last stands in logs only.
+    // The last verification flushed nothing: the last writes are only in logs.
     let logs = s.files("db", ".log");
     assert!(!logs.is_empty());
     for log in logs {
         std::fs::remove_file(log).expect("removed");
     }
-    // Of which column family, and so in which order, depends on what was flushed before.
+    // Which column family is reported depends on what was flushed before.
     let words = ["column family ", "(number ", "): expected ", ", found "];
     s.run(&["stress", "db", "--verify", "--ldb", "nothing"]).fails(1, &words);
 }
@@ -255,7 +254,7 @@ fn a_leak_is_reported() {
     assert!(samples.starts_with("seconds\tlife\tmemory\t") && samples.lines().count() > 10, "{samples}");
 }
 
-/// No child outlives its parent, however that ends.
+/// No child outlives its parent, however the parent ends.
 #[test]
 fn children_end_with_their_parent() {
     let s = Sandbox::new();
@@ -336,7 +335,7 @@ fn wrong_runs_are_refused() {
     assert!(!s.path("db").exists());
     let list = s.ok(&["stress", "db", "--scenario", "list"]);
     assert!(list.lines().count() >= 10 && list.contains("memory"), "{list}");
-    // A child without a parent ends at once.
+    // A child without a parent ends immediately.
     let mut child = Command::new(ROCKMILL)
         .args(["stress-child", "db", "--life", "1", "--config", "default"])
         .current_dir(s.dir.path())

@@ -11,7 +11,7 @@ use cli_support::{ROCKMILL, Sandbox};
 use rockmill::{Db, Options};
 use rockmill_skip::{Needs, skip};
 
-/// A database with tables in levels, open, and written to as long as `look` runs.
+/// Keeps a database with tables in several levels open, and writes to it, while `look` runs.
 fn while_open(s: &Sandbox, status: Option<&str>, look: impl FnOnce()) {
     let mut options = Options::default();
     options.create_if_missing(true);
@@ -58,7 +58,7 @@ fn line<'a>(text: &'a str, start: &str) -> &'a str {
 fn a_frame_shows_what_another_process_does() {
     let s = Sandbox::new();
     while_open(&s, Some("STATUS"), || {
-        // More than a second: the file is written anew in between.
+        // More than a second, so that the file is rewritten in between.
         let text = s.ok(&["top", "db", "--once", "--every", "1.5"]);
         assert!(line(&text, "rockmill top  db").contains(&format!("open in process {}", std::process::id())), "{text}");
         assert!(!line(&text, "writes").contains("writes     0/s"), "{text}");
@@ -145,9 +145,9 @@ fn prometheus_gets_the_other_processs_figures_or_this_ones() {
     s.run(&["stats", "db", "--prometheus", "--watch"]).fails(2, &["--watch"]);
 }
 
-/// Runs `top` in a terminal of its own, presses `key` once it shows something, and gives all that the terminal got.
+/// Runs `top` in a separate terminal, presses `key` once it shows something, and returns all output.
 fn in_a_terminal(s: &Sandbox, key: &[u8]) -> String {
-    // What the terminal is like afterwards is asked of `stty`.
+    // `stty` reports the terminal's state afterwards.
     let line = format!("stty rows 30 cols 90; {ROCKMILL} top db --every 0.2; echo \"ended $?\"; stty -a");
     let mut child = Command::new("script")
         .args(["-qec", &line, "/dev/null"])
@@ -167,7 +167,7 @@ fn in_a_terminal(s: &Sandbox, key: &[u8]) -> String {
             break;
         }
         seen.extend_from_slice(&some[..n]);
-        // In the second frame: rates are there by then.
+        // In the second frame, which has rates.
         if !pressed && String::from_utf8_lossy(&seen).matches("q quits").count() >= 2 {
             keys.write_all(key).expect("pressed");
             keys.flush().expect("pressed");

@@ -1,4 +1,4 @@
-//! `kill -9` of `rockmill load`, many times: what it acknowledged is there, and `rockmill verify` finds all in order.
+//! `kill -9` of `rockmill load`, many times: acknowledged records exist, and `rockmill verify` finds no problems.
 
 mod cli_support;
 
@@ -17,7 +17,7 @@ const ROWS: usize = 60_000;
 
 fn row(n: usize) -> (String, String) {
     let word = ["granite", "basalt", "slate", "marble", "flint"][n % 5];
-    // Keys in no order, values of many lengths.
+    // Unordered keys, values of many lengths.
     (format!("rock/{:06}", n * 7919 % 100_003), format!("{n} {}", word.repeat(n % 40)))
 }
 
@@ -59,7 +59,7 @@ fn rounds(flags: &[&str], rounds: usize) {
     sandbox.file("rows.tsv", text);
     let mut acknowledged = 0;
     for round in 0..rounds {
-        // Each round loads into a new database: what is there must be a beginning of the file.
+        // Each round loads into a new database: its contents must be a prefix of the file.
         let _ = fs::remove_dir_all(sandbox.path("db"));
         let Some(acked) = load_and_kill(&sandbox, flags, Duration::from_millis(rng.u64(20..500))) else { continue };
         acknowledged += acked;
@@ -76,7 +76,7 @@ fn rounds(flags: &[&str], rounds: usize) {
         assert_eq!(done.code, 0, "round {round}: {said}{}", done.stderr);
     }
     assert!(acknowledged > 0, "every load was killed before its first batch: the test sees nothing");
-    // The last database takes the whole file, on top of what it has.
+    // The last database loads the whole file, on top of its contents.
     let done = sandbox.run(&["load", "db", "rows.tsv", "--quiet"]);
     assert_eq!(done.code, 0, "{}", done.stderr);
     let done = sandbox.run(&["compact", "db", "--quiet"]);
@@ -97,7 +97,7 @@ fn acknowledged_synced_rows_survive_kill() {
     rounds(&["--sync"], 6);
 }
 
-/// Without a log nothing is promised before the command ends, but the database is sound.
+/// Without a log, nothing is guaranteed before the command ends, but the database is consistent.
 #[test]
 fn a_load_without_a_log_leaves_a_sound_database() {
     let sandbox = Sandbox::new();
@@ -116,7 +116,7 @@ fn a_load_without_a_log_leaves_a_sound_database() {
     assert_eq!(done.stdout.split(|b| *b == b'\n').count(), ROWS + 1);
 }
 
-/// What a process has in the kernel by its descriptors: programs, arenas and what attaches them.
+/// The kernel objects of a process's descriptors: programs, arenas, and what attaches them.
 fn in_kernel(child: &Child) -> Vec<(Thing, u32)> {
     let mut things = Vec::new();
     for entry in fs::read_dir(format!("/proc/{}/fdinfo", child.id())).into_iter().flatten().flatten() {
@@ -134,7 +134,7 @@ fn in_kernel(child: &Child) -> Vec<(Thing, u32)> {
     things
 }
 
-/// A process that is killed while the kernel merges for it leaves no program and no map there, and a sound database.
+/// A process that is killed during a merge in the kernel leaves no program and no map there, and a consistent database.
 #[test]
 fn a_killed_process_leaves_nothing_in_the_kernel() {
     if let Err(e) = probe_kernel_engine(KernelDriver::Run) {
@@ -164,7 +164,7 @@ fn a_killed_process_leaves_nothing_in_the_kernel() {
         names.filter(|n| n.to_string_lossy().ends_with(".sst")).count()
     };
     drop(db);
-    // A job that was done before it could be killed is done once more.
+    // If the job ended before it could be killed, it is repeated.
     let kill_one = || {
         let before = tables();
         let mut child = Command::new(ROCKMILL)
@@ -175,7 +175,7 @@ fn a_killed_process_leaves_nothing_in_the_kernel() {
             .stderr(Stdio::null())
             .spawn()
             .expect("the command starts");
-        // The job has begun when there are tables of it beside those that it reads.
+        // The job has begun when output tables exist next to its inputs.
         while tables() <= before && child.try_wait().expect("the command's state").is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }

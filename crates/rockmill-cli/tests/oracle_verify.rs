@@ -1,5 +1,5 @@
-//! `rockmill verify` on databases that RocksDB wrote: all sound, and every damaged byte of a data block noticed. And
-//! `compact --reproducible` on the same: every engine writes the same tables.
+//! `rockmill verify` on databases that RocksDB wrote: all are intact, and every damaged byte of a data block is
+//! noticed. And `compact --reproducible` on the same databases: every engine writes the same tables.
 
 #[path = "../../rockmill/tests/compat/archive.rs"]
 mod archive;
@@ -13,8 +13,7 @@ use std::path::Path;
 use archive::Case;
 use cli_support::Sandbox;
 
-/// The databases that the repository keeps, as far as no merge operator, comparator or time to live is needed to read
-/// them.
+/// The repository's databases that can be read without a merge operator, comparator or time to live.
 fn fixtures(archives: &[&str]) -> Vec<Case> {
     let all = archives.iter().flat_map(|name| archive::cases(name));
     all.filter(|c| c.refused.is_none() && c.operators.is_empty() && c.reverse.is_empty() && !c.ttl && !c.is_backup)

@@ -3,17 +3,17 @@
 use twox_hash::XxHash3_64;
 use xxhash_rust::{xxh32, xxh64};
 
-/// What RocksDB adds when it masks a CRC (`crc32c::kMaskDelta`).
+/// The number that RocksDB adds to mask a CRC (`crc32c::kMaskDelta`).
 const MASK_DELTA: u32 = 0xa282_ead8;
 /// RocksDB multiplies the last byte of XXH3-checked data by this prime.
 const LAST_BYTE_PRIME: u32 = 0x6b90_83d9;
 
-/// Checksum of a table's blocks; the number stands in the footer.
+/// Checksum of a table's blocks; the footer stores the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum ChecksumType {
-    /// Blocks carry no checksum.
+    /// Blocks have no checksum.
     None = 0,
     /// CRC-32C, masked.
     Crc32c = 1,
@@ -26,7 +26,7 @@ pub enum ChecksumType {
 }
 
 impl ChecksumType {
-    /// The checksum with this number, if RocksDB knows one.
+    /// The checksum with this number, if it exists in RocksDB.
     pub fn from_u8(v: u8) -> Option<Self> {
         Some(match v {
             0 => Self::None,
@@ -38,7 +38,7 @@ impl ChecksumType {
         })
     }
 
-    /// The name RocksDB's options use, for example `kXXH3`.
+    /// Its name in RocksDB's options, for example `kXXH3`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "kNoChecksum",
@@ -56,13 +56,13 @@ pub fn crc32c(data: &[u8]) -> u32 {
     crc32c::crc32c(data)
 }
 
-/// CRC-32C of the bytes that gave `crc` followed by `data`.
+/// CRC-32C of two parts: `crc` is that of the first, `data` is the second.
 #[inline]
 pub fn crc32c_extend(crc: u32, data: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, data)
 }
 
-/// RocksDB's mask, so that a CRC of bytes that hold CRCs stays useful.
+/// Applies RocksDB's mask, which keeps the CRC useful for data that contains CRCs.
 #[inline]
 pub fn mask(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(MASK_DELTA)
@@ -74,18 +74,18 @@ pub fn unmask(masked: u32) -> u32 {
     masked.wrapping_sub(MASK_DELTA).rotate_left(15)
 }
 
-/// The 64-bit hash xxHash64 of `data`, to tell files apart; no protection against forgery.
+/// The 64-bit hash xxHash64 of `data`, to distinguish files; it does not protect against forgery.
 pub fn xxh64(data: &[u8]) -> u64 {
     xxh64::xxh64(data, 0)
 }
 
-/// The 64-bit hash XXH3 of `data`, to tell contents apart; no protection against forgery.
+/// The 64-bit hash XXH3 of `data`, to distinguish contents; it does not protect against forgery.
 pub fn xxh3(data: &[u8]) -> u64 {
     XxHash3_64::oneshot(data)
 }
 
 /// Checksum of one contiguous slice (RocksDB `ComputeBuiltinChecksum`). For a block, `data` is its contents and the
-/// compression-type byte after them; that is the fast form, because both lie together in the file. The footers of
+/// compression-type byte after them. This is the fast form, because the two are adjacent in the file. Footers of
 /// format_version 6 and newer use it too.
 pub fn checksum(kind: ChecksumType, data: &[u8]) -> u32 {
     match kind {
@@ -100,8 +100,8 @@ pub fn checksum(kind: ChecksumType, data: &[u8]) -> u32 {
     }
 }
 
-/// The value that stands in a block's trailer: over `data` and then the one compression-type byte
-/// (RocksDB `ComputeBuiltinChecksumWithLastByte`).
+/// The checksum in a block's trailer: over `data` and then the compression-type byte (RocksDB
+/// `ComputeBuiltinChecksumWithLastByte`).
 pub fn block_checksum(kind: ChecksumType, data: &[u8], compression_byte: u8) -> u32 {
     match kind {
         ChecksumType::None => 0,
@@ -122,13 +122,13 @@ pub fn block_checksum(kind: ChecksumType, data: &[u8], compression_byte: u8) -> 
     }
 }
 
-/// RocksDB hashes all bytes but the last and mixes that one in by hand, which spares it XXH3's streaming state.
+/// RocksDB hashes all bytes except the last and mixes that one in separately, which avoids XXH3's streaming state.
 fn xxh3_with_last_byte(rest: &[u8], last: u8) -> u32 {
     (XxHash3_64::oneshot(rest) as u32) ^ u32::from(last).wrapping_mul(LAST_BYTE_PRIME)
 }
 
-/// What format_version 6 and newer adds to a checksum for the block's place in its file
-/// (RocksDB `ChecksumModifierForContext`). Zero when the file has no base, so older files need no special case.
+/// What format_version 6 and newer adds to a checksum for the block's place in its file (RocksDB
+/// `ChecksumModifierForContext`). Zero if the file has no base, so older files need no special case.
 #[inline]
 pub fn context_modifier(base_context_checksum: u32, offset: u64) -> u32 {
     if base_context_checksum == 0 {
@@ -184,7 +184,8 @@ mod tests {
         // The published values of each hash for empty input and seed 0.
         assert_eq!(checksum(ChecksumType::XxHash, b""), 0x02cc_5d05);
         assert_eq!(checksum(ChecksumType::XxHash64, b""), 0x51d8_e999);
-        // RocksDB answers 0 for XXH3 of nothing; one byte gives XXH3("") = 0x2d06800538d394c2 and that byte mixed in.
+        // RocksDB returns 0 for the XXH3 of empty input; for one byte, XXH3("") = 0x2d06800538d394c2 with that byte
+        // mixed in.
         assert_eq!(checksum(ChecksumType::Xxh3, b""), 0);
         assert_eq!(checksum(ChecksumType::Xxh3, b"\0"), 0x38d3_94c2);
         assert_eq!(checksum(ChecksumType::Xxh3, b"\x01"), 0x38d3_94c2 ^ 0x6b90_83d9);

@@ -41,7 +41,7 @@ pub fn put_varsigned64(dst: &mut Vec<u8>, v: i64) {
     put_varint64(dst, ((v as u64) << 1) ^ ((v >> 63) as u64));
 }
 
-/// Appends `s` with its length as a varint before it.
+/// Appends the length of `s` as a varint, then `s`.
 #[inline]
 pub fn put_length_prefixed(dst: &mut Vec<u8>, s: &[u8]) {
     put_varint32(dst, s.len() as u32);
@@ -68,8 +68,8 @@ pub fn fixed64_at(buf: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes))
 }
 
-/// Decodes a 32-bit varint at the start of `buf`: the value and its length in bytes, or `None` when it is cut
-/// short or does not fit 32 bits.
+/// Decodes a 32-bit varint at the start of `buf`: the value and its length in bytes, or `None` if it is truncated or
+/// does not fit 32 bits.
 #[inline]
 pub fn varint32(buf: &[u8]) -> Option<(u32, usize)> {
     if let Some(&b) = buf.first()
@@ -98,7 +98,7 @@ pub fn varint64(buf: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// A cursor over bytes that remembers its offset, so that every failure can say where it happened.
+/// A cursor over bytes. It knows its offset, so that every error can report it.
 #[derive(Debug, Clone)]
 pub struct Decoder<'a> {
     buf: &'a [u8],
@@ -121,12 +121,12 @@ impl<'a> Decoder<'a> {
         self.buf.get(self.pos..).unwrap_or(&[])
     }
 
-    /// True when everything is consumed.
+    /// True if everything is consumed.
     pub fn is_empty(&self) -> bool {
         self.pos >= self.buf.len()
     }
 
-    /// A corruption error at the present offset.
+    /// A corruption error at the current offset.
     pub fn error(&self, what: impl Into<std::borrow::Cow<'static, str>>) -> FormatError {
         FormatError::corruption(what, self.pos as u64)
     }
@@ -189,7 +189,7 @@ impl<'a> Decoder<'a> {
         Ok(((u >> 1) as i64) ^ -((u & 1) as i64))
     }
 
-    /// A slice with its length as a varint32 before it.
+    /// A slice preceded by its length as a varint32.
     pub fn length_prefixed(&mut self, what: &'static str) -> Result<&'a [u8]> {
         let n = self.varint32(what)?;
         self.bytes(n as usize, what)

@@ -19,9 +19,9 @@ pub trait Comparator: Send + Sync {
     fn name(&self) -> &str;
     /// Orders two user keys.
     fn compare(&self, a: &[u8], b: &[u8]) -> Ordering;
-    /// May change `start` to a shorter key in `[start, limit)`. Leaving it as it is, as is done here, is always right.
+    /// May change `start` to a shorter key in `[start, limit)`. Not changing it, as here, is always correct.
     fn find_shortest_separator(&self, _start: &mut Vec<u8>, _limit: &[u8]) {}
-    /// May change `key` to a shorter key that is not less than it. Leaving it as it is is always right.
+    /// May change `key` to a shorter key that is not less than it. Not changing it is always correct.
     fn find_short_successor(&self, _key: &mut Vec<u8>) {}
     /// True when two keys of different bytes may compare as equal (RocksDB's method of this name). Then only `compare`
     /// distinguishes keys, and the hash index of data blocks, which finds a key by its bytes, is neither written nor
@@ -165,8 +165,8 @@ impl Comparator for ReverseBytewiseComparator {
 /// Name of the order by search key.
 pub const HASH_RANGE_NAME: &str = "rockmill.HashRangeComparator";
 
-/// Where a key stands in the order of [`HashRangeComparator`]: the upper half of its XXH3 (64 bits, seed 0). It is what
-/// tables are sorted by, so it never changes.
+/// Where a key stands in the order of [`HashRangeComparator`]: the upper half of its XXH3 (64 bits, seed 0). Tables are
+/// sorted by it, so it never changes.
 #[inline(never)] // it would make every comparison in other orders longer
 pub fn search_key(user_key: &[u8]) -> u32 {
     (xxh3_64(user_key) >> 32) as u32
@@ -174,7 +174,7 @@ pub fn search_key(user_key: &[u8]) -> u32 {
 
 /// A key with this search key: XXH3 of eight bytes, backwards. It is a bound between keys, and next to none is written.
 pub fn key_at(search_key: u32) -> [u8; 8] {
-    /// What XXH3 mixes keys of 4 to 8 bytes with, and the inverse of what it multiplies by.
+    /// The value that XXH3 combines with keys of 4 to 8 bytes, and the inverse of its multiplier.
     const SECRET: u64 = 0xc73a_b174_c5ec_d5a2;
     const INVERSE: u64 = 0x02ab_9c72_0d10_24ad;
     let mut h = u64::from(search_key) << 32;
@@ -288,7 +288,7 @@ impl InternalKeyComparator {
         if self.is_bytewise() { a.cmp(b) } else { self.compare_user_otherwise(a, b) }
     }
 
-    /// Apart, so that what is inlined nearly everywhere is short.
+    /// A separate function, so that the part inlined nearly everywhere is short.
     #[inline(never)]
     fn compare_user_otherwise(&self, a: &[u8], b: &[u8]) -> Ordering {
         if self.is_reverse_bytewise() { b.cmp(a) } else { self.user.compare(a, b) }

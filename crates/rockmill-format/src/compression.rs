@@ -25,7 +25,7 @@ use crate::error::{FormatError, Result};
 
 /// The level that means the library's default (RocksDB's `kDefaultCompressionLevel`).
 pub const DEFAULT_LEVEL: i32 = i32::MAX;
-/// Largest block that RocksDB compresses, in bytes; a larger one is stored as it is.
+/// Largest block that RocksDB compresses, in bytes; a larger one is stored uncompressed.
 pub const COMPRESSED_INPUT_LEN_MAX: usize = i32::MAX as usize;
 
 /// RocksDB inflates with this window, so a match must not reach further back.
@@ -34,7 +34,7 @@ const ZLIB_WINDOW_BITS_MIN: u8 = 9;
 /// The compression byte of RocksDB's ZSTD before the format was final.
 const ZSTD_NOT_FINAL: u8 = 0x40;
 
-/// Compression of a block; the number stands in the block's trailer.
+/// Compression of a block; the block's trailer stores the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -137,7 +137,7 @@ pub struct Compressor {
 enum Engine {
     None,
     Snappy(Box<snap::raw::Encoder>),
-    /// Nothing where there was no memory for it.
+    /// `None` if there was no memory for it.
     Zlib(Option<Box<Compress>>),
     Lz4(Lz4Tables),
     Zstd(Box<zstd::bulk::Compressor<'static>>),
@@ -173,8 +173,8 @@ pub fn takes_dictionary(kind: CompressionType) -> bool {
     matches!(kind, CompressionType::Zlib | CompressionType::Lz4 | CompressionType::Lz4hc | CompressionType::Zstd)
 }
 
-/// A dictionary of at most `size_max` bytes made by ZSTD's trainer from samples that stand one behind the other, with
-/// their lengths. Nothing when they are too few or too much alike; RocksDB then compresses without one.
+/// A dictionary of at most `size_max` bytes, made by ZSTD's trainer from consecutive samples with their lengths. Empty
+/// if there are too few samples or they are too similar; RocksDB then compresses without a dictionary.
 pub fn train_dictionary(samples: &[u8], lens: &[usize], size_max: usize) -> Vec<u8> {
     zstd::dict::from_continuous(samples, lens, size_max).unwrap_or_default()
 }
@@ -413,7 +413,7 @@ pub fn decompress_into(
     Ok(())
 }
 
-/// The most that `input` compressed bytes of this kind can stand for.
+/// The maximum number of bytes that `input` compressed bytes of this kind can expand to.
 fn most_from(kind: CompressionType, input: usize) -> usize {
     let (per_byte, beside) = match kind {
         // A copy of 64 bytes takes three.

@@ -75,7 +75,7 @@ mod custom {
     /// A field with this bit must be understood.
     pub const NOT_SAFE_TO_IGNORE: u32 = 1 << 6;
     pub const PATH_ID: u32 = NOT_SAFE_TO_IGNORE + 1;
-    /// Ours: RocksDB refuses a MANIFEST that has it. Far from the numbers that RocksDB gives out one by one.
+    /// Ours: RocksDB refuses a MANIFEST that has it. The number is far from those that RocksDB assigns one by one.
     pub const EXTRA_RUN: u32 = 0x5200 + NOT_SAFE_TO_IGNORE;
     /// Ours, as above.
     pub const PIECES: u32 = EXTRA_RUN + 1;
@@ -474,8 +474,8 @@ impl FileEntry {
         self.pieces.iter().map(|piece| piece.live).fold(self.size, u64::saturating_add)
     }
 
-    /// True when there are no more pieces than [`PIECES_MAX`], no file is there twice, and the table refers to no more
-    /// of a piece than there is.
+    /// True if there are at most [`PIECES_MAX`] pieces, no file occurs twice, and the table refers to no more bytes of
+    /// a piece than there are.
     pub fn has_sound_pieces(&self) -> bool {
         let mut numbers = std::collections::HashSet::from([self.number]);
         let mut sound = |piece: &TablePiece| piece.live <= piece.size && numbers.insert(piece.number);
@@ -660,7 +660,7 @@ fn put_wrapped_number(dst: &mut Vec<u8>, tag: u32, n: Option<u64>) {
     }
 }
 
-/// A length-prefixed field, and where its bytes stand in the edit, so that errors keep the edit's offsets.
+/// A length-prefixed field and its position in the edit, so that errors have offsets in the edit.
 struct Nested<'a> {
     decoder: Decoder<'a>,
     start: u64,
@@ -786,7 +786,7 @@ fn wal_addition(d: &mut Decoder<'_>) -> Result<(u64, Option<u64>)> {
     }
 }
 
-/// Passes over a blob file record: numbers, byte strings, then custom fields up to tag 0 (RocksDB
+/// Skips a blob file record: numbers, byte strings, then custom fields up to tag 0 (RocksDB
 /// `db/blob/blob_file_addition.cc`, `blob_file_garbage.cc`). It has no length of its own.
 fn skip_blob_record(d: &mut Decoder<'_>, numbers: usize, strings: usize) -> Result<()> {
     for _ in 0..numbers {

@@ -8,14 +8,14 @@ use std::fmt;
 pub enum FormatError {
     /// The bytes break the format.
     Corruption {
-        /// What is wrong, in words a user can act on.
+        /// The problem, in words that help a user.
         what: Cow<'static, str>,
-        /// Offset of the fault in the buffer that was decoded, in bytes.
+        /// Offset of the damage in the decoded buffer, in bytes.
         offset: u64,
     },
     /// The bytes are well-formed but use a feature that Rockmill does not support.
     Unsupported {
-        /// The feature's name, as RocksDB's documentation calls it.
+        /// The feature's name in RocksDB's documentation.
         feature: Cow<'static, str>,
     },
 }
@@ -29,12 +29,12 @@ impl FormatError {
         Self::Corruption { what: what.into(), offset }
     }
 
-    /// A feature that is recognised and refused.
+    /// An error for a known feature that is not supported.
     pub fn unsupported(feature: impl Into<Cow<'static, str>>) -> Self {
         Self::Unsupported { feature: feature.into() }
     }
 
-    /// The same error with `base` added to its offset, for a caller that decoded a slice of something larger.
+    /// The same error with `base` added to its offset, for a caller that decoded part of a larger buffer.
     #[must_use]
     pub fn at(self, base: u64) -> Self {
         match self {

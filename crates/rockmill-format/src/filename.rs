@@ -2,7 +2,7 @@
 
 use crate::edit::MAX_FILE_NUMBER;
 
-/// What a file is, by its name.
+/// A file's type, as its name tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FileType {
     /// `000012.log`
@@ -27,7 +27,7 @@ pub enum FileType {
     Temp(u64),
 }
 
-/// What `name` (no directory) is, or `None` for a file that is not the database's.
+/// The type of the file `name` (without a directory), or `None` for a file that is not the database's.
 pub fn parse(name: &str) -> Option<FileType> {
     if let Some(rest) = name.strip_prefix("MANIFEST-") {
         return number(rest).map(FileType::Manifest);
@@ -59,7 +59,7 @@ pub fn parse(name: &str) -> Option<FileType> {
     })
 }
 
-/// Numbers that no file can have are no numbers: the next one must be one too.
+/// Numbers too large for a file are refused: the next number must be valid too.
 fn number(s: &str) -> Option<u64> {
     let digits = !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
     s.parse().ok().filter(|n| digits && *n <= MAX_FILE_NUMBER)

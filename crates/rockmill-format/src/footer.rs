@@ -45,12 +45,12 @@ const METAINDEX_SIZE_FIELD: usize = 13;
 const RESERVED_FIELD: usize = 33;
 const VERSION_FIELD: usize = 41;
 
-/// Where a block is in its file. `size` is without the trailer.
+/// Where a block is in its file. `size` excludes the trailer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct BlockHandle {
     /// Offset in bytes.
     pub offset: u64,
-    /// Size in bytes without the trailer.
+    /// Size in bytes, excluding the trailer.
     pub size: u64,
 }
 
@@ -61,14 +61,14 @@ impl BlockHandle {
         coding::put_varint64(dst, self.size);
     }
 
-    /// Appends what an index block of format_version 4 and newer stores between restart points: the change of size
-    /// since `previous`, the block that ends where this one starts.
+    /// Appends the form that index blocks of format_version 4 and newer store between restart points: the change of
+    /// size since `previous`, the block that ends where this one starts.
     pub fn encode_size_delta(&self, previous: &BlockHandle, dst: &mut Vec<u8>) {
         debug_assert_eq!(self.offset, previous.end(), "a delta-encoded handle must follow the one before it");
         coding::put_varsigned64(dst, self.size.wrapping_sub(previous.size) as i64);
     }
 
-    /// Decodes a handle at the start of `buf`: the handle and the bytes it took.
+    /// Decodes a handle at the start of `buf`: the handle and its length in bytes.
     pub fn decode(buf: &[u8]) -> Result<(Self, usize)> {
         let mut d = Decoder::new(buf);
         let offset = d.varint64("block handle offset")?;
@@ -76,7 +76,7 @@ impl BlockHandle {
         Ok((Self { offset, size }, d.offset() as usize))
     }
 
-    /// Offset just past the block and its trailer; saturates.
+    /// Offset of the first byte after the block and its trailer; saturates.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.size).saturating_add(BLOCK_TRAILER_LEN as u64)
     }
@@ -85,20 +85,20 @@ impl BlockHandle {
 /// The footer of a block-based table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footer {
-    /// 2 to 7 are read.
+    /// 2 to 7 are supported.
     pub format_version: u32,
     /// Of every block.
     pub checksum: ChecksumType,
     /// Where the meta-index block is.
     pub metaindex: BlockHandle,
-    /// Where the index block is; from format_version 6 on it stands in the meta-index block and is `None` here.
+    /// Where the index block is; from format_version 6 on the meta-index block has the handle, and this is `None`.
     pub index: Option<BlockHandle>,
-    /// Non-zero from format_version 6 on: mixed into block checksums with the block's offset.
+    /// Non-zero from format_version 6 on: mixed into block checksums together with the block's offset.
     pub base_context_checksum: u32,
 }
 
 impl Footer {
-    /// Encodes the footer that stands at `footer_offset` of its file.
+    /// Encodes the footer at `footer_offset` of its file.
     ///
     /// From format_version 6 on the metaindex block must be the last block before the footer and
     /// `base_context_checksum` must not be zero; RocksDB refuses anything else.
@@ -127,8 +127,8 @@ impl Footer {
         b
     }
 
-    /// Decodes the footer from `tail`, the last bytes of a file of `file_size` bytes. Tables of other kinds (plain,
-    /// cuckoo, old magic) are named in the error. Offsets in errors are offsets in the file.
+    /// Decodes the footer from `tail`, the last bytes of a file of `file_size` bytes. The error names tables of other
+    /// kinds (plain, cuckoo, old magic). Offsets in errors are offsets in the file.
     pub fn decode(tail: &[u8], file_size: u64) -> Result<Self> {
         let base = file_size.saturating_sub(tail.len() as u64);
         let Some(magic) = tail.len().checked_sub(8).and_then(|at| coding::fixed64_at(tail, at)) else {
@@ -160,7 +160,7 @@ impl Footer {
         let fixed32 = |at: usize| coding::fixed32_at(footer, at).unwrap_or(0);
         let format_version = fixed32(VERSION_FIELD);
         if !(FORMAT_VERSION_MIN..=FORMAT_VERSION_MAX).contains(&format_version) {
-            // Versions come one at a time: a large number is damage, the next few are a newer RocksDB.
+            // Versions increase one at a time: a large number means damage, the next few mean a newer RocksDB.
             if format_version < FORMAT_VERSION_MIN {
                 return Err(FormatError::unsupported(TOO_OLD));
             }
@@ -209,14 +209,14 @@ impl Footer {
         Ok(Self { format_version, checksum, metaindex, index: None, base_context_checksum })
     }
 
-    /// The checksum a block at `offset` must carry.
+    /// The checksum that a block at `offset` must have.
     #[inline]
     pub fn block_checksum(&self, data: &[u8], compression_byte: u8, offset: u64) -> u32 {
         checksum::block_checksum(self.checksum, data, compression_byte)
             .wrapping_add(checksum::context_modifier(self.base_context_checksum, offset))
     }
 
-    /// Checks `block_with_trailer` (a block read from `offset`, its five trailer bytes included) and gives its
+    /// Verifies `block_with_trailer` (a block read from `offset`, including its five trailer bytes) and returns its
     /// compression byte. The error's offset is the block's offset in the file.
     pub fn verify_block(&self, block_with_trailer: &[u8], offset: u64) -> Result<u8> {
         let Some((data, trailer)) = block_with_trailer.split_last_chunk::<BLOCK_TRAILER_LEN>() else {
@@ -252,8 +252,8 @@ fn checksum_type(v: u8) -> Option<ChecksumType> {
     })
 }
 
-/// The table's checksum over the footer itself, whose checksum field is zero. The last byte of the footer takes the
-/// part that the compression byte has in a block, which for each type is the checksum of all the bytes.
+/// The table's checksum over the footer itself, with zeros in its checksum field. The footer's last byte takes the
+/// place of a block's compression byte, so for each type this is the checksum of all the bytes.
 fn footer_checksum(kind: ChecksumType, footer: &[u8]) -> u32 {
     match footer.split_last() {
         Some((&last, rest)) => checksum::block_checksum(kind, rest, last),
@@ -287,7 +287,7 @@ mod tests {
                 assert_eq!(bytes.len(), FOOTER_LEN_MAX);
                 let size = offset + bytes.len() as u64;
                 assert_eq!(Footer::decode(&bytes, size), Ok(footer));
-                // More of the file than the footer is fine.
+                // More bytes of the file than the footer are allowed.
                 let mut tail = vec![7u8; 100];
                 tail.extend_from_slice(&bytes);
                 assert_eq!(Footer::decode(&tail, size), Ok(footer));

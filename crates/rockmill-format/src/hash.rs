@@ -1,6 +1,6 @@
-//! RocksDB's two stored hashes (`util/hash.h`): the 32-bit one of hash indexes and legacy Bloom filters, and the
-//! 64-bit one of current filters, which is a preview of XXH3 that never became a release (`util/xxph3.h`). Both are
-//! part of the format: a table written with one can only be read with the same one.
+//! RocksDB's two stored hashes (`util/hash.h`): 32 bits for hash indexes and legacy Bloom filters, 64 bits for current
+//! filters. The latter is a preview of XXH3 that was never released (`util/xxph3.h`). Both are part of the format: only
+//! the hash that wrote a table can read it.
 
 /// The 32-bit hash of `data` (RocksDB `Hash`, a MurmurHash1 with a sign extension of the last bytes).
 #[inline]
@@ -13,7 +13,7 @@ pub fn hash32(data: &[u8], seed: u32) -> u32 {
         h ^= h >> 16;
     }
     if !rest.is_empty() {
-        // RocksDB adds the bytes as signed chars; tables on disk hold the result.
+        // RocksDB adds the bytes as signed chars; existing tables depend on it.
         for (i, &b) in rest.iter().enumerate() {
             h = h.wrapping_add((b as i8 as u32) << (8 * i));
         }
@@ -45,11 +45,11 @@ const P64_3: u64 = 0x1656_67b1_9e37_79f9;
 const P64_4: u64 = 0x85eb_ca77_c2b2_ae63;
 const P64_5: u64 = 0x27d4_eb2f_1656_67c5;
 
-/// Bytes of input taken into the accumulators at a time.
+/// Bytes of input that the accumulators take at a time.
 const STRIPE: usize = 64;
-/// Bytes by which the secret moves on for each stripe.
+/// Number of bytes by which the secret advances for each stripe.
 const SECRET_STEP: usize = 8;
-/// The secret that the short input formulas are laid out for.
+/// Length of the secret that the formulas for short inputs are designed for.
 const SECRET_LEN_MIN: usize = 136;
 
 /// The default secret, the same as XXH3's.
@@ -67,7 +67,7 @@ const SECRET: [u8; 192] = [
     0x40, 0x7e,
 ];
 
-/// Eight bytes at `at`. Every caller knows from the length that they are there; the compiler mostly knows too.
+/// The eight bytes at `at`. Every caller has checked the length; in most cases the compiler can prove it too.
 #[inline(always)]
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     match bytes.get(at..).and_then(|b| b.first_chunk::<8>()) {
@@ -84,7 +84,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     }
 }
 
-/// The 128-bit product, its halves xored.
+/// The 128-bit product, its halves combined by xor.
 #[inline(always)]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -98,7 +98,7 @@ fn avalanche(mut h: u64) -> u64 {
     h ^ (h >> 32)
 }
 
-/// Sixteen bytes of input at `at` with sixteen of the secret.
+/// Mixes sixteen bytes of input at `at` with sixteen of the secret.
 #[inline(always)]
 fn mix16(data: &[u8], at: usize, secret: usize) -> u64 {
     fold(u64_at(data, at) ^ u64_at(&SECRET, secret), u64_at(data, at + 8) ^ u64_at(&SECRET, secret + 8))
@@ -174,7 +174,7 @@ fn hash_long(data: &[u8]) -> u64 {
             scramble(&mut acc);
         }
     }
-    // This preview, unlike the released XXH3, does not take the last stripe again when the length is a multiple.
+    // Unlike the released XXH3, this preview does not take the last stripe again if the length is a multiple.
     if !len.is_multiple_of(STRIPE)
         && let Some(last) = data.last_chunk::<STRIPE>()
     {

@@ -20,7 +20,7 @@ pub const MAX_SEQUENCE: SequenceNumber = (1 << 56) - 1;
 /// Length of the packed tag at the end of an internal key, in bytes.
 pub const TAG_LEN: usize = 8;
 
-/// What a record is. The values are RocksDB's and stand on disk; those with `Cf` occur only in write batches.
+/// The type of a record. The values are RocksDB's and are stored on disk; those with `Cf` occur only in write batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -147,7 +147,7 @@ pub fn append_internal_key(dst: &mut Vec<u8>, user_key: &[u8], seq: SequenceNumb
     dst.extend_from_slice(&pack_tag(seq, t).to_le_bytes());
 }
 
-/// An internal key taken apart.
+/// The parts of an internal key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParsedInternalKey<'a> {
     /// The user's key.
@@ -159,7 +159,7 @@ pub struct ParsedInternalKey<'a> {
 }
 
 impl<'a> ParsedInternalKey<'a> {
-    /// Takes `ikey` apart; refuses one that is too short or whose type is unknown.
+    /// Splits `ikey` into its parts; refuses one that is too short or whose type is unknown.
     #[inline]
     pub fn parse(ikey: &'a [u8]) -> Result<Self> {
         if ikey.len() < TAG_LEN {

@@ -1,13 +1,13 @@
-//! A key that is overwritten again and again, as merges and table builders do for each entry.
+//! A key that is overwritten again and again, for example by merges and table builders for each entry.
 
 use std::ops::Deref;
 
 use crate::key::{SequenceNumber, TAG_LEN, ValueType, pack_tag};
 
-/// A key's bytes, whose memory is kept. Unlike a `Vec<u8>` it copies keys of usual lengths without a call.
+/// A key's bytes in reused memory. Unlike a `Vec<u8>`, it copies keys of usual lengths without a function call.
 #[derive(Debug, Default)]
 pub struct KeyBuffer {
-    /// The key, and behind it bytes that mean nothing.
+    /// The key, followed by unused bytes.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -33,7 +33,7 @@ impl KeyBuffer {
         self.len = 0;
     }
 
-    /// Gives the internal key another sequence number and type.
+    /// Replaces the sequence number and type of the internal key.
     #[inline]
     pub fn set_tag(&mut self, seq: SequenceNumber, t: ValueType) {
         let at = self.len.saturating_sub(TAG_LEN);
@@ -57,7 +57,8 @@ impl Deref for KeyBuffer {
     }
 }
 
-/// Copies `from` to `to`, which is as long; what keys mostly are, up to 64 bytes, as a few chunks, which may overlap.
+/// Copies `from` to `to`, which has the same length. Up to 64 bytes, the usual length of keys, are copied as a few
+/// chunks, which may overlap.
 #[inline(always)]
 pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
     match from.len() {
@@ -68,7 +69,7 @@ pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// The first and the last `N` bytes, which are all.
+/// Copies the first and the last `N` bytes, which together are all.
 #[inline(always)]
 fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
     if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) {

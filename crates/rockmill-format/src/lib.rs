@@ -1,8 +1,8 @@
 //! RocksDB's on-disk formats as pure functions: bytes in, bytes out.
 //!
-//! No I/O, no clocks, no `unsafe`. Every decoder takes untrusted bytes and answers with a value or a
-//! [`FormatError`] that names what is wrong and at which offset; none panics, and none allocates more than a
-//! small multiple of its input. `docs/format.md` describes each byte.
+//! No I/O, no clocks, no `unsafe`. Every decoder takes untrusted bytes and returns a value or a [`FormatError`] with
+//! the problem and its offset. None panics, and none allocates more than a small multiple of its input.
+//! `docs/format.md` describes each byte.
 #![forbid(unsafe_code)]
 
 pub mod batch;

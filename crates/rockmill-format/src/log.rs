@@ -253,7 +253,7 @@ pub enum DamageKind {
     CutTail,
     /// A fragment that belongs to an earlier log in the same, recycled file: the normal end of a recycled log.
     OldRecord {
-        /// It stands where the rest of a fragmented record should be, so that record was cut off.
+        /// It is where the rest of a fragmented record should be, so that record was truncated.
         in_record: bool,
     },
     /// Wrong checksum or impossible length; the rest of the block is passed over.
@@ -315,9 +315,9 @@ pub struct LogReader<R> {
     zeros_at: Option<u64>,
     /// No fragment came since zeros in a log with long headers.
     in_zeros: bool,
-    /// The file may be longer than what was written to it.
+    /// The file may be longer than the written data.
     space_ahead: bool,
-    /// The last bad fragment has more than zeros behind it in its block.
+    /// The last bad fragment has bytes other than zeros after it in its block.
     more_behind_damage: bool,
     /// Where in `block` the last damage begins, and whether it is inside a fragmented record.
     damage: (usize, bool),
@@ -335,7 +335,7 @@ struct Fragment {
     end: usize,
 }
 
-/// What stands at the present position.
+/// The data at the current position.
 enum Physical {
     Fragment(Fragment),
     /// Only the end is left.
@@ -405,27 +405,27 @@ impl<R: ReadBlock> LogReader<R> {
         self.recycled
     }
 
-    /// Where zeros first stood in place of a fragment: space that was allocated and never written, or a sector that was
-    /// lost. If the log goes on behind them, that is damage.
+    /// Where zeros were first found instead of a fragment: allocated space that was never written, or a lost sector. If
+    /// the log continues after them, they are damage.
     pub fn zeros_at(&self) -> Option<u64> {
         self.zeros_at
     }
 
-    /// After a bad fragment with a short header: true if anything but zeros stands behind it in its block, which was
-    /// passed over with it. A writer may be at one that has nothing behind it.
+    /// After a bad fragment with a short header: true if its block has bytes other than zeros after it, which were
+    /// skipped together with it. A fragment that a writer is just writing has only zeros after it.
     pub fn has_more_behind_damage(&self) -> bool {
         self.more_behind_damage
     }
 
-    /// After damage in a recycled log: true if it is in a record of this log, not in what an earlier log left behind
-    /// the end. Such a record was cut off or damaged.
+    /// After damage in a recycled log: true if it is in a record of this log, not in an earlier log's remains after the
+    /// end. Such a record was truncated or damaged.
     pub fn damage_is_ours(&self) -> bool {
         let (at, in_record) = self.damage;
         in_record || self.block.get(at..self.len).is_some_and(|rest| self.own_header(rest))
     }
 
-    /// After damage in a recycled log: true if a whole fragment of this log stands anywhere behind it. Then the damage
-    /// is not the end of the log. Nothing can be read any more.
+    /// After damage in a recycled log: true if there is a whole fragment of this log anywhere after it. Then the damage
+    /// is not the end of the log. Nothing can be read after this call.
     pub fn goes_on_after_damage(&mut self) -> Result<bool, R::Error> {
         let mut from = self.damage.0 + 1;
         loop {
@@ -483,7 +483,8 @@ impl<R: ReadBlock> LogReader<R> {
                             return Ok(self.damage(DamageKind::BrokenRecord, what, at, record.len()));
                         }
                     } else if self.recycled {
-                        // They may be an earlier log's, and what is behind them, too: a fragment of this log tells.
+                        // The zeros may be an earlier log's, and so may the bytes after them: a fragment of this log
+                        // decides.
                         self.in_zeros = true;
                         self.pos = self.len;
                     } else if self.goes_on_behind_zeros(self.pos)? {
@@ -585,7 +586,7 @@ impl<R: ReadBlock> LogReader<R> {
         }
     }
 
-    /// True if anything but zeros stands from `from` in the block on. The next block with such is read then.
+    /// True if the block has bytes other than zeros from `from` on. Then the next block with such bytes is read.
     fn goes_on_behind_zeros(&mut self, from: usize) -> Result<bool, R::Error> {
         let is_zero = |bytes: Option<&[u8]>| bytes.is_none_or(|bytes| bytes.iter().all(|&b| b == 0));
         let here = !is_zero(self.block.get(from..self.len));
@@ -600,7 +601,8 @@ impl<R: ReadBlock> LogReader<R> {
         Ok(here)
     }
 
-    /// True if anything but zeros stands in the block behind the fragment at the present position, by its header.
+    /// True if the block has bytes other than zeros after the fragment at the current position, according to its
+    /// header.
     fn is_more_behind_fragment(&self) -> bool {
         let rest = self.block.get(self.pos..self.len).unwrap_or(&[]);
         let length = rest.get(4..6).map_or(0, |at| usize::from(u16::from_le_bytes([at[0], at[1]])));
@@ -627,7 +629,7 @@ impl<R: ReadBlock> LogReader<R> {
         LogEvent::Damage { kind, error: FormatError::corruption(what, at), dropped: dropped as u64 }
     }
 
-    /// Checks what stands at the present position; consumes padding only.
+    /// Checks the data at the current position; consumes only padding.
     fn physical(&mut self) -> Result<Physical, R::Error> {
         loop {
             let rest = self.block.get(self.pos..self.len).unwrap_or(&[]);

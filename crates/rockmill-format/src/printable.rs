@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-/// True for a character that is not shown as it is.
+/// True for a character that is not printed unchanged.
 fn acts(c: char) -> bool {
     // Beside the controls: marks of direction, overrides, isolates, and Unicode's own line breaks.
     c.is_control()
@@ -53,7 +53,8 @@ pub fn lines(text: &str) -> Cow<'_, str> {
     without(text, &['\n', '\t'])
 }
 
-/// Bytes for people: text as it is, the rest as `\xNN`, a backslash as two; shortened when longer than `len_max` bytes.
+/// Bytes in readable form: text unchanged, the rest as `\xNN`, a backslash doubled; shortened if longer than `len_max`
+/// bytes.
 pub fn bytes(bytes: &[u8], len_max: usize) -> String {
     let shown = bytes.get(..len_max).unwrap_or(bytes);
     let mut out = String::with_capacity(shown.len() + 8);

@@ -1,8 +1,8 @@
 //! The properties block of a table (RocksDB `include/rocksdb/table_properties.h`, `table/meta_blocks.cc`,
 //! `table/table_properties.cc`).
 //!
-//! A block of one restart interval whose keys are names in bytewise order. Numbers are varint64, texts are stored as
-//! they are. A few numbers of the block-based table are fixed32 and count as user-collected in RocksDB.
+//! The block has one restart interval, and its keys are names in bytewise order. Numbers are varint64, texts are stored
+//! unchanged. A few numbers of the block-based table are fixed32; RocksDB counts them as user-collected.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +12,23 @@ use crate::error::{FormatError, Result};
 
 /// Property of block-based tables: index type as a fixed32 ([`IndexType`]).
 pub const INDEX_TYPE: &str = "rocksdb.block.based.table.index.type";
-/// Property of block-based tables: `1` when filters hold whole keys.
+/// Property of block-based tables: `1` if filters contain whole keys.
 pub const WHOLE_KEY_FILTERING: &str = "rocksdb.block.based.table.whole.key.filtering";
-/// Property of block-based tables: `1` when filters hold key prefixes.
+/// Property of block-based tables: `1` if filters contain key prefixes.
 pub const PREFIX_FILTERING: &str = "rocksdb.block.based.table.prefix.filtering";
 /// Property of ingested files: fixed32 version.
 pub const EXTERNAL_VERSION: &str = "rocksdb.external_sst_file.version";
 /// Property of ingested files: the sequence number of every key, fixed64.
 pub const GLOBAL_SEQNO: &str = "rocksdb.external_sst_file.global_seqno";
-/// Property that is `0` when user-defined timestamps were stripped from the keys.
+/// Property that is `0` if user-defined timestamps were stripped from the keys.
 pub const TIMESTAMPS_PERSISTED: &str = "rocksdb.user.defined.timestamps.persisted";
-/// Property that is not zero when a user-defined index is the table's only index.
+/// Property that is not zero if a user-defined index is the table's only index.
 pub const USER_DEFINED_INDEX_IS_PRIMARY: &str = "rocksdb.udi.is.primary.index";
 
 /// `column_family_id` of a table that belongs to no column family (an `SstFileWriter`'s).
 pub const UNKNOWN_COLUMN_FAMILY: u64 = i32::MAX as u64;
 
-/// How a table's index block is organised; the numbers stand in the [`INDEX_TYPE`] property.
+/// How a table's index block is organised; the [`INDEX_TYPE`] property stores the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)]
@@ -73,15 +73,15 @@ pub struct TableProperties {
     pub fast_compression_estimated_data_size: u64,
     pub orig_file_number: u64,
     pub tail_start_offset: u64,
-    /// Largest sequence number of a point key; `None` where the table does not say (before RocksDB 10).
+    /// Largest sequence number of a point key; `None` if the table does not store it (before RocksDB 10).
     pub key_largest_seqno: Option<u64>,
     /// Smallest sequence number of a point key.
     pub key_smallest_seqno: Option<u64>,
-    /// Zero where the table does not say.
+    /// Zero if the table does not store it.
     pub data_block_restart_interval: u64,
-    /// Zero where the table does not say.
+    /// Zero if the table does not store it.
     pub index_block_restart_interval: u64,
-    /// Not zero when data blocks keep values apart from keys.
+    /// Not zero if data blocks store values separately from keys.
     pub separate_key_value_in_data_block: u64,
     pub db_id: String,
     pub db_session_id: String,
@@ -93,7 +93,7 @@ pub struct TableProperties {
     pub property_collectors_names: String,
     pub compression_name: String,
     pub compression_options: String,
-    /// Everything else, by its name in the block (user-collected ones too), as stored.
+    /// Everything else as stored, by its name in the block; includes user-collected properties.
     pub other: BTreeMap<String, Vec<u8>>,
 }
 
@@ -101,11 +101,11 @@ pub struct TableProperties {
 #[derive(Clone, Copy, PartialEq)]
 enum Written {
     Always,
-    /// Only when it is not zero, or not empty.
+    /// Only if it is not zero, or not empty.
     IfSet,
 }
 
-/// One property that has a field: its name in the block and how it is reached.
+/// A property that has a field: its name in the block and the accessor.
 enum Field {
     Number(&'static str, Written, fn(&mut TableProperties) -> &mut u64),
     Optional(&'static str, fn(&mut TableProperties) -> &mut Option<u64>),
@@ -184,7 +184,7 @@ static FIELDS: &[Field] = &[
     number!("rocksdb.sample_for_compression.slow.data.size", IfSet, slow_compression_estimated_data_size),
     number!("rocksdb.separate.key.value.in.data.block", IfSet, separate_key_value_in_data_block),
     number!("rocksdb.tail.start.offset", Always, tail_start_offset),
-    // The size of the topmost index block; written with the number of partitions.
+    // The size of the topmost index block; written together with the number of partitions.
     number!("rocksdb.top-level.index.size", IfSet, top_level_index_size),
 ];
 
@@ -192,7 +192,7 @@ impl TableProperties {
     /// The uncompressed properties block, as RocksDB writes it (sorted names, one restart point).
     pub fn encode_block(&self) -> Vec<u8> {
         let mut values = self.other.clone();
-        // The accessors give mutable references; one copy serves them all.
+        // The accessors return mutable references; one copy serves them all.
         let mut copy = self.clone();
         for field in FIELDS {
             let mut value = Vec::new();
@@ -266,8 +266,8 @@ impl TableProperties {
         Ok(())
     }
 
-    /// How the index is organised; binary search where the table does not say. `None` for a number RocksDB does not
-    /// know.
+    /// How the index is organised; binary search if the table does not store it. `None` for a number that is unknown in
+    /// RocksDB.
     pub fn index_type(&self) -> Option<IndexType> {
         match self.other.get(INDEX_TYPE).map(|v| coding::fixed32_at(v, 0)) {
             None | Some(Some(0)) => Some(IndexType::BinarySearch),
@@ -278,39 +278,39 @@ impl TableProperties {
         }
     }
 
-    /// Records how the index is organised.
+    /// Sets how the index is organised.
     pub fn set_index_type(&mut self, index_type: IndexType) {
         self.other.insert(INDEX_TYPE.into(), (index_type as u32).to_le_bytes().to_vec());
     }
 
-    /// False only when the table says that its filter holds no whole keys.
+    /// False only if the table says that its filter has no whole keys.
     pub fn whole_key_filtering(&self) -> bool {
         self.other.get(WHOLE_KEY_FILTERING).is_none_or(|v| v != b"0")
     }
 
-    /// False only when the table says that its filter holds no prefixes.
+    /// False only if the table says that its filter has no prefixes.
     pub fn prefix_filtering(&self) -> bool {
         self.other.get(PREFIX_FILTERING).is_none_or(|v| v != b"0")
     }
 
-    /// Records what the filter holds.
+    /// Sets what the filter contains.
     pub fn set_filtering(&mut self, whole_keys: bool, prefixes: bool) {
         let flag = |on: bool| if on { b"1".to_vec() } else { b"0".to_vec() };
         self.other.insert(WHOLE_KEY_FILTERING.into(), flag(whole_keys));
         self.other.insert(PREFIX_FILTERING.into(), flag(prefixes));
     }
 
-    /// The sequence number that an ingested file gives all its keys, where the file says so.
+    /// The sequence number of all keys of an ingested file, if the file has it.
     pub fn global_seqno(&self) -> Option<u64> {
         coding::fixed64_at(self.other.get(GLOBAL_SEQNO)?, 0)
     }
 
-    /// False when user-defined timestamps were stripped from the keys.
+    /// False if user-defined timestamps were stripped from the keys.
     pub fn user_defined_timestamps_persisted(&self) -> bool {
         self.other.get(TIMESTAMPS_PERSISTED).is_none_or(|v| coding::varint64(v).is_none_or(|(n, _)| n != 0))
     }
 
-    /// Every property as it stands in the block, decoded for people: (name, value), sorted by name.
+    /// Every property in the block in readable form: (name, value), sorted by name.
     pub fn for_display(&self) -> Vec<(String, String)> {
         let mut all: BTreeMap<String, String> =
             self.other.iter().map(|(name, value)| (name.clone(), display_other(name, value))).collect();
@@ -332,7 +332,7 @@ impl TableProperties {
     }
 }
 
-/// A property without a field: the known ones as what they are, text as text, the rest in hexadecimal.
+/// A property without a field in readable form: known ones by their type, text as text, the rest in hexadecimal.
 fn display_other(name: &str, value: &[u8]) -> String {
     let number = match name {
         INDEX_TYPE | EXTERNAL_VERSION => coding::fixed32_at(value, 0).map(u64::from),
@@ -395,7 +395,8 @@ mod tests {
         assert_eq!(TableProperties::decode_block(&TableProperties::default().encode_block()), Ok(Default::default()));
     }
 
-    /// Names that share almost all bytes stand in the block once, and would stand in memory a thousand times.
+    /// The block stores names that share almost all bytes only once; in memory they would take a thousand times as
+    /// much.
     #[test]
     fn names_take_memory_in_proportion_to_the_block() {
         let block = |n: u32, shared: usize| {

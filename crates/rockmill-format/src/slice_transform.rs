@@ -99,7 +99,7 @@ impl SliceTransform {
         }
     }
 
-    /// The length that a prefix has at most, where the extractor says so (RocksDB's `FullLengthEnabled`).
+    /// The maximum length of a prefix, if the extractor has one (RocksDB's `FullLengthEnabled`).
     pub fn full_length(&self) -> Option<usize> {
         match self.kind {
             Kind::Fixed(len) | Kind::Capped(len) => Some(len),

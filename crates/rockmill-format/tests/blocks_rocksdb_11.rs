@@ -1,5 +1,5 @@
-//! Blocks that RocksDB 11.8.1's own builder made (`oracle/blocks.cc`): values apart from keys, hash indexes, the mark
-//! of uniform keys, delta-encoded index values. Read back, and built again byte for byte.
+//! Blocks that RocksDB 11.8.1's own builder made (`oracle/blocks.cc`): separate values, hash indexes, the mark of
+//! uniform keys, delta-encoded index values. They are read, and built again byte for byte.
 
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions, BlockCursor, BlockKind, BlockLayout};
 use rockmill_format::footer::BlockHandle;
@@ -108,7 +108,7 @@ fn blocks_of_rocksdb_11() {
                         ours.add(&k, &v, None);
                     }
                     let mut ours = ours.finish().to_vec();
-                    // The mark of uniform keys is a hint to RocksDB's index search; it is not written here.
+                    // The mark of uniform keys is a hint for RocksDB's index search; this crate does not write it.
                     *ours.last_mut().unwrap() |= if uniform { 0x20 } else { 0 };
                     assert!(ours == theirs, "{restart_interval} {separate_values} {hashed} {uniform}");
                 }

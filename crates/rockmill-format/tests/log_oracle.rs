@@ -1,5 +1,5 @@
-//! Logs, batches and version edits against RocksDB's own tools (`ldb`, `db_bench`), both ways. Without the tools each
-//! test says that it was skipped.
+//! Logs, batches and version edits against RocksDB's own tools (`ldb`, `db_bench`), in both directions. Each test that
+//! lacks a tool reports that it was skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use rockmill_format::log::{LogEncoder, LogEvent, LogReader};
 use rockmill_format::{InternalKey, ValueType};
 use rockmill_skip::{Needs, program, skip};
 
-/// Runs a tool and gives its standard output, or `None` (and says so) when it is not installed.
+/// Runs a tool and returns its standard output; reports and returns `None` if it is not installed.
 fn tool(name: &str, args: &[String]) -> Option<String> {
     let path = program(name, Needs::Ldb).inspect_err(|missing| skip("logs against RocksDB's tools", missing)).ok()?;
     let out = Command::new(path).args(args).output().unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -52,7 +52,7 @@ fn records(path: &Path) -> Vec<(u64, Vec<u8>)> {
     }
 }
 
-/// One line as `ldb dump_wal --header --print_value` prints a batch.
+/// One line in the format that `ldb dump_wal --header --print_value` uses for a batch.
 fn dump_line(offset: u64, rep: &[u8]) -> String {
     use std::fmt::Write;
     let hex = |b: &[u8]| b.iter().fold("0x".to_owned(), |s, b| s + &format!("{b:02X}"));
@@ -74,7 +74,7 @@ fn dump_line(offset: u64, rep: &[u8]) -> String {
     line
 }
 
-/// What `ldb` says about a WAL, less the heading.
+/// The output of `ldb` for a WAL, without the heading.
 fn ldb_dump(path: &Path) -> Option<Vec<String>> {
     let args =
         ["dump_wal".to_owned(), format!("--walfile={}", path.display()), "--header".into(), "--print_value".into()];
@@ -85,7 +85,7 @@ fn ldb_dump(path: &Path) -> Option<Vec<String>> {
 fn rocksdb_writes_and_we_read_its_wal_and_manifest() {
     let dir = tempfile::tempdir().unwrap();
     let db = dir.path().join("db");
-    // Batches of 50 records of 1,000 bytes take several blocks each; small buffers make flushes and compactions.
+    // Batches of 50 records of 1,000 bytes take several blocks each; small buffers cause flushes and compactions.
     for (batch_size, num) in [(1, 3000), (50, 4000)] {
         let args = [
             "--benchmarks=fillrandom".to_owned(),
@@ -175,7 +175,7 @@ fn we_write_and_rocksdb_reads_our_manifest() {
         largest_seqno: 20,
         oldest_ancester_time: 1_700_000_000,
         file_creation_time: 1_700_000_001,
-        // All that RocksDB 7.8 does not know yet must pass unseen.
+        // Fields that RocksDB 7.8 does not have yet: it must skip them.
         epoch_number: number,
         tail_size: 300,
         compensated_range_deletion_size: 12,
@@ -208,7 +208,7 @@ fn we_write_and_rocksdb_reads_our_manifest() {
             min_log_number_to_keep: Some(4),
             ..VersionEdit::default()
         },
-        // RocksDB looks at nothing else in an edit about WALs.
+        // RocksDB ignores all other fields of an edit about WALs.
         VersionEdit { wal_additions: vec![(4, Some(100)), (5, None)], ..VersionEdit::default() },
         VersionEdit { wal_deletions: Some(5), ..VersionEdit::default() },
         VersionEdit {

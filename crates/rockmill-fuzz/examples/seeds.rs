@@ -1,4 +1,4 @@
-//! Writes the inputs that corpora begin with: `cargo run -p rockmill-fuzz --example seeds -- DIR [TARGET...]`.
+//! Writes the initial inputs of the corpora: `cargo run -p rockmill-fuzz --example seeds -- DIR [TARGET...]`.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Copies of databases: directories of backups that are damaged, and checkpoints, backups, exports and imports of
-//! damaged databases.
+//! Copies of databases: damaged directories of backups, and checkpoints, backups, exports and imports of damaged
+//! databases.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::fixtures::{self, BACKUPS, DIR, Fixture, Open};
 use crate::mend;
 use crate::mutate::{self, Dice};
 
-/// Part of every path that is used here.
+/// Part of every path in use here.
 const ROOT: &str = "/hostile/";
 
 fn judge(e: &Error) {
@@ -24,7 +24,7 @@ fn env(fs: &Arc<MemFileSystem>) -> Env {
     Env::from_parts(Arc::clone(fs) as Arc<dyn FileSystem>, Arc::new(SystemClock::default()))
 }
 
-/// A directory of backups with damaged files: looked at, verified, restored, added to, purged.
+/// A directory of backups with damaged files: it is listed, verified, restored, extended and purged.
 pub fn backup(data: &[u8]) {
     let mut dice = Dice::new(data);
     let all = fixtures::backups();
@@ -64,7 +64,7 @@ pub fn backup(data: &[u8]) {
     db.put(b"key", b"value").expect("a write");
     match engine.create_new_backup_flush(&db, dice.once_in(2)) {
         Ok(()) => {
-            // What is damaged must not be in the way of a new one.
+            // Damaged backups must not prevent a new one.
             let newest = engine.get_backup_info().iter().map(|b| b.backup_id).max().expect("just made");
             engine.verify_backup_with_checksum(newest).expect("a new backup is sound");
             let target = "/hostile/again";
@@ -95,7 +95,7 @@ fn look_at(engine: &BackupEngine, fs: &Arc<MemFileSystem>, fixture: &Fixture) {
     }
 }
 
-/// What was restored is a database, damaged perhaps.
+/// A restored backup is a database, possibly damaged.
 fn read_restored(fs: &Arc<MemFileSystem>, fixture: &Fixture) {
     let names = Db::list_cf(&fixture.options(fs, "default"), DIR).unwrap_or_else(|e| {
         judge(&e);
@@ -107,7 +107,7 @@ fn read_restored(fs: &Arc<MemFileSystem>, fixture: &Fixture) {
     }
 }
 
-/// Checkpoint, backup and export of an open database that may be damaged; what comes of them is read, too.
+/// Checkpoint, backup and export of an open, possibly damaged database; the copies are read too.
 pub fn of_database(db: &Db, fs: &Arc<MemFileSystem>, fixture: &Fixture) {
     let options = fixture.options(fs, "default");
     let made = Checkpoint::new(db).and_then(|c| c.create_checkpoint("/hostile/checkpoint"));
@@ -145,7 +145,7 @@ pub fn of_database(db: &Db, fs: &Arc<MemFileSystem>, fixture: &Fixture) {
     }
 }
 
-/// An error of an import may be about its description, which is nowhere.
+/// An error of an import may refer to its description, which is not a file.
 fn judge_import(e: &Error) {
     let text = e.to_string();
     if text.contains("the list of files is empty") {
@@ -172,7 +172,7 @@ fn import_into(db: &Db, fs: &Arc<MemFileSystem>, fixture: &Fixture, metadata: &E
     }
 }
 
-/// An import whose description, or whose tables, are damaged.
+/// An import whose description or tables are damaged.
 pub fn import(data: &[u8]) {
     let mut dice = Dice::new(data);
     let all = &fixtures::all()[..fixtures::MADE];
@@ -180,7 +180,7 @@ pub fn import(data: &[u8]) {
     let fs = fixtures::file_system(&fixture.files);
     let db = fixture.open(&fs, &["default".to_owned(), "other".to_owned()], Open::ToWrite).expect("a sound database");
     let cf = db.cf_handle("default").expect("always there");
-    // An export has no place for tables of several files.
+    // An export cannot describe tables of several files.
     db.make_tables_whole_cf(&cf).expect("a compaction");
     let export = Checkpoint::new(&db).and_then(|c| c.export_column_family(&cf, "/hostile/export"));
     let mut metadata = export.expect("a sound export");

@@ -1,5 +1,5 @@
-//! Sound databases with what is small in a file and could be large in memory or long in time: range tombstones over
-//! one another, and many merge operands of one key. What is read is compared with what was written.
+//! Sound databases with data that is small in a file but could take much memory or time: overlapping range tombstones,
+//! and many merge operands of one key. The data read is compared with the data written.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,10 +11,10 @@ use rockmill_io::{CrashMode, FileSystem, MemFileSystem};
 use crate::fixtures::{self, DIR, Fixture};
 use crate::mutate::Dice;
 
-/// Bytes of files that an input of these stands for, at most.
+/// Limit for the bytes of files that an input of these targets can create.
 pub const SIZE: usize = 1 << 20;
 
-/// Operations that are written as one batch.
+/// Number of operations in a batch.
 const BATCH: usize = 500;
 
 fn new_database(dice: &mut Dice<'_>) -> (Arc<MemFileSystem>, Options, Db) {
@@ -54,9 +54,9 @@ fn ops(dice: &mut Dice<'_>) -> Vec<Op> {
             match shape {
                 0 => Op::Delete(i, keys - i),           // nested, the newest innermost
                 1 => Op::Delete(n - i, keys - (n - i)), // nested, the newest outermost
-                2 => Op::Delete(i, i + n),              // each over the next ones
+                2 => Op::Delete(i, i + n),              // each overlaps the next ones
                 3 => Op::Delete(0, keys - i),
-                4 => Op::Delete(i % 2 * 7 + i, i + 8), // few over one another
+                4 => Op::Delete(i % 2 * 7 + i, i + 8), // few overlaps
                 _ => {
                     let begin = dice.among(0..keys as usize) as u32;
                     Op::Delete(begin, begin + dice.among(0..keys as usize) as u32)
@@ -66,7 +66,7 @@ fn ops(dice: &mut Dice<'_>) -> Vec<Op> {
         .collect()
 }
 
-/// Whether `at` is there after these operations: its last put, which no later tombstone deletes.
+/// Whether `at` exists after these operations: whether it has a put that no later tombstone deletes.
 fn is_there(ops: &[Op], at: u32) -> bool {
     for op in ops.iter().rev() {
         match *op {
@@ -78,7 +78,7 @@ fn is_there(ops: &[Op], at: u32) -> bool {
     false
 }
 
-/// Range tombstones in every way over one another, in memtables, logs and tables, with and without a snapshot.
+/// Range tombstones that overlap in every way, in memtables, logs and tables, with and without a snapshot.
 pub fn tombstones(data: &[u8]) {
     let mut dice = Dice::new(data);
     let (fs, options, db) = new_database(&mut dice);
@@ -146,7 +146,7 @@ pub fn tombstones(data: &[u8]) {
     drop(fs);
 }
 
-/// Keys of many merge operands, over memtables, logs and tables, with snapshots between them.
+/// Keys with many merge operands, in memtables, logs and tables, with snapshots between them.
 pub fn operands(data: &[u8]) {
     let mut dice = Dice::new(data);
     let (_fs, options, db) = new_database(&mut dice);
@@ -194,8 +194,8 @@ pub fn operands(data: &[u8]) {
     check(&Db::open(&options, DIR).expect("a sound database"), "opened again");
 }
 
-/// Databases as files in which something small could be large in memory or long in time, for whole directories: range
-/// tombstones over one another in a WAL and in a table, operands of one key, many column families.
+/// Databases as files in which something small could take much memory or time, for whole directories: overlapping range
+/// tombstones in a WAL and in a table, operands of one key, many column families.
 pub fn databases() -> &'static [Fixture] {
     static ALL: OnceLock<Vec<Fixture>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -211,7 +211,7 @@ fn make((name, flushed): (&str, bool)) -> Fixture {
     options.create_if_missing(true);
     options.set_disable_auto_compactions(true);
     let db = Db::open(&options, DIR).expect("a new database in memory");
-    // One that the commands of the harness name.
+    // A column family that the commands of the harness name.
     db.create_cf("other", &options).expect("a column family in memory");
     let mut batch = WriteBatch::new();
     batch.put(b"key0001", b"value");

@@ -11,30 +11,30 @@ use crate::fixtures::{self, DIR, Fixture, Open};
 use crate::mend;
 use crate::mutate::{self, Dice};
 
-/// Damage of one database.
+/// A damaged database.
 #[derive(Debug)]
 pub struct Case {
-    /// Which database, and what was done to which files.
+    /// The database, and the damage to its files.
     pub what: String,
     /// The files after the damage.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Whether a secondary instance follows it too.
+    /// Whether a secondary instance follows it.
     secondary: bool,
-    /// Whether it is copied, too: checkpoint, backup, export.
+    /// Whether it is copied: checkpoint, backup, export.
     copied: bool,
-    /// Whether it is opened as one whose values have a time to live.
+    /// Whether it is opened with a time to live.
     with_ttl: bool,
-    /// Whether what is read must be something that was written: the checksums were not mended.
+    /// Whether all data read must have been written: the checksums were not corrected after the damage.
     pub checked: bool,
     fixture: &'static Fixture,
 }
 
 impl Case {
-    /// The damage that these bytes stand for.
+    /// The damage that these bytes encode.
     pub fn new(data: &[u8]) -> Self {
         let mut dice = Dice::new(data);
         let all = fixtures::all();
-        // The ones made here have more in them, those of other versions other formats.
+        // The databases made here have more variety, those of other versions have other formats.
         let made = dice.once_in(2);
         let within = if made { &all[..all.len().min(fixtures::MADE)] } else { all };
         let fixture = &within[dice.among(0..within.len())];
@@ -63,7 +63,7 @@ impl Case {
         Self { what, files, secondary, copied, with_ttl, checked: !mended && !with_ttl, fixture }
     }
 
-    /// Runs everything over the damaged database. Panics where a promise is broken.
+    /// Runs all operations on the damaged database. Panics if a promise is broken.
     pub fn run(&self) {
         let fs = fixtures::file_system(&self.files);
         let options = fixtures::options(&fs);
@@ -134,7 +134,7 @@ impl Case {
             let _ = put.as_ref().map_err(|e| self.judge(e));
             let _ = db.flush_cf(&cf).map_err(|e| self.judge(&e));
             let _ = db.compact_range_cf(&cf, None::<&[u8]>, None::<&[u8]>).map_err(|e| self.judge(&e));
-            // Such a value may have come to its end.
+            // Such a value may have expired.
             if put.is_ok() && !self.with_ttl {
                 let _ = db.get_cf(&cf, b"new").map(|got| assert_eq!(got.as_deref(), Some(&b"new"[..])));
             }
@@ -143,7 +143,7 @@ impl Case {
         self.read(db);
     }
 
-    /// What tells of a database: its properties, files, sizes and updates.
+    /// Reads what describes a database: its properties, files, sizes and updates.
     fn ask(&self, db: &Db) {
         for name in db.cf_names() {
             let cf = db.cf_handle(&name).expect("a name of its own");
@@ -156,7 +156,7 @@ impl Case {
         let _ = db.live_files().map_err(|e| self.judge(&e));
         match db.get_updates_since(0) {
             Ok(updates) => {
-                // Where updates begin late, or are missing, it is told by number.
+                // If updates start late or are missing, the sequence number is reported.
                 let _ = updates.map_while(Result::ok).map(|(_, batch)| batch.len()).sum::<usize>();
             }
             Err(e) => self.judge(&e),
@@ -178,14 +178,14 @@ impl Case {
     }
 }
 
-/// Fails unless an error is one for a user: it says where, and no panic is behind it.
+/// Fails unless an error is useful for a user: it names a place, and no panic caused it.
 pub fn judge(e: &Error, place: &str) {
     let text = e.to_string();
     assert!(!text.contains("panic"), "a panic came out as an error: {text}");
     assert!(text.contains(place), "an error without a place ({place}): {text}");
 }
 
-/// Reads everything in every way; errors must say where.
+/// Reads everything in every way; errors must name a place.
 pub fn read_everything(db: &Db, place: &str) {
     for name in db.cf_names() {
         let cf = db.cf_handle(&name).expect("a name of its own");
@@ -225,7 +225,7 @@ pub fn read_everything(db: &Db, place: &str) {
     }
 }
 
-/// A fuzz target's view of [`Case`].
+/// The function of a fuzz target for [`Case`].
 pub fn mutated(data: &[u8]) {
     Case::new(data).run();
 }

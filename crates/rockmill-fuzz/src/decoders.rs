@@ -1,4 +1,5 @@
-//! Decoders: pure functions of bytes. All but those of job specs and of perfect hash functions are `rockmill-format`'s.
+//! Decoders: pure functions of bytes. All except those for job specs and perfect hash functions are from
+//! `rockmill-format`.
 
 use std::ops::ControlFlow;
 
@@ -16,12 +17,12 @@ use rockmill_phash::{BuildError, Builder, Kind, PerfectHash};
 
 use crate::mend;
 
-/// Splits off the first byte, which chooses between variants; zero for no bytes.
+/// Splits off the first byte, which selects a variant; zero if there are no bytes.
 fn choose(data: &[u8]) -> (u8, &[u8]) {
     data.split_first().map_or((0, data), |(&first, rest)| (first, rest))
 }
 
-/// The footer of a table, as it is and with its checksum mended.
+/// The footer of a table, unchanged and with a corrected checksum.
 pub fn footer(data: &[u8]) {
     let mut mended = data.to_vec();
     mend::footer(&mut mended, data.len() as u64);
@@ -35,7 +36,7 @@ pub fn footer(data: &[u8]) {
     }
 }
 
-/// A block of entries, walked and searched. The first byte says of which kind.
+/// A block of entries: iterated and searched. The first byte selects its kind.
 pub fn block(data: &[u8]) {
     let (choice, data) = choose(data);
     let index = |value_delta, user_keys, first_key| BlockKind::Index { value_delta, user_keys, first_key };
@@ -61,7 +62,7 @@ fn walk_block(data: &[u8], kind: BlockKind) {
     if cursor.seek_to_first(data).is_ok() {
         while cursor.valid() {
             there += 1;
-            // Each entry has its own bytes of the block: more of them than bytes is a loop.
+            // Each entry takes bytes of its own in the block: more entries than bytes mean an endless loop.
             assert!(there <= data.len(), "an entry took no bytes");
             assert!(cursor.value_range().end <= data.len());
             let _ = (cursor.value(data), cursor.handle(), cursor.first_key(data));
@@ -82,7 +83,7 @@ fn walk_block(data: &[u8], kind: BlockKind) {
     }
     let strange = [b"\0\0\0\0\0\0\0\0".to_vec(), b"key\x01\xff\xff\xff\xff\xff\xff\xff".to_vec(), vec![0xff; 40]];
     for key in keys.iter().chain(&strange) {
-        // What callers look for always has a tag, except in a block of plain keys.
+        // Callers' targets always have a tag, except in a block of plain keys.
         let mut target = key.clone();
         if target.len() < 8 {
             target.resize(8, 0);
@@ -109,7 +110,7 @@ pub fn filter(data: &[u8]) {
     let _ = (reader.is_empty(), reader.kind_name(), reader.memory_usage());
 }
 
-/// A perfect hash function: the bytes as one, and functions that are built from the bytes as hashes.
+/// A perfect hash function: the bytes as a function, and functions built from the bytes as hashes.
 pub fn perfect_hash(data: &[u8]) {
     let hashes: Vec<u64> = data.as_chunks().0.iter().take(2000).map(|&bytes| u64::from_le_bytes(bytes)).collect();
     let mut slots = vec![0; hashes.len()];
@@ -147,7 +148,7 @@ pub fn properties(data: &[u8]) {
     assert_eq!(again, properties, "properties change when they are written again");
 }
 
-/// A compressed block: the first byte is the compression, the second says whether there is a dictionary.
+/// A compressed block: the first byte is the compression type, the second selects whether there is a dictionary.
 pub fn compression(data: &[u8]) {
     let (kind, data) = choose(data);
     let (dictionary, data) = choose(data);
@@ -157,7 +158,7 @@ pub fn compression(data: &[u8]) {
     }
 }
 
-/// A write batch, as a WAL record or a user's bytes.
+/// A write batch, as a WAL record or as a user's bytes.
 pub fn batch(data: &[u8]) {
     if let Ok((_, records)) = batches::decode(data) {
         let mut count = 0;
@@ -177,7 +178,7 @@ pub fn batch(data: &[u8]) {
     }
 }
 
-/// A log as it is, and with its checksums mended, read under every recovery mode; its records as batches.
+/// A log, unchanged and with corrected checksums, read in every recovery mode; its records are read as batches.
 pub fn wal(data: &[u8]) {
     let mut mended = data.to_vec();
     mend::log(&mut mended);
@@ -186,7 +187,7 @@ pub fn wal(data: &[u8]) {
     }
 }
 
-/// Reads all records of a log in each recovery mode. Checks that reading ends and that a reader can go on anywhere.
+/// Reads all records of a log in each recovery mode. Checks that reading ends and that a reader can continue anywhere.
 pub fn read_log(data: &[u8], mut f: impl FnMut(&[u8])) {
     use RecoveryMode::{AbsoluteConsistency, PointInTime, SkipAnyCorruptedRecords, TolerateCorruptedTailRecords};
     let modes = [SkipAnyCorruptedRecords, PointInTime, TolerateCorruptedTailRecords, AbsoluteConsistency];
@@ -230,7 +231,7 @@ pub fn version_edit(data: &[u8]) {
     assert_eq!(again.encode(), bytes, "an edit changes when it is written again");
 }
 
-/// The spec of a job, as it is and with its checksum mended.
+/// The spec of a job, unchanged and with a corrected checksum.
 pub fn job_spec(data: &[u8]) {
     let mut mended = data.to_vec();
     mend::job_message(&mut mended);
@@ -242,7 +243,7 @@ pub fn job_spec(data: &[u8]) {
     }
 }
 
-/// The result of a job, as it is and with its checksum mended.
+/// The result of a job, unchanged and with a corrected checksum.
 pub fn job_result(data: &[u8]) {
     let mut mended = data.to_vec();
     mend::job_message(&mut mended);

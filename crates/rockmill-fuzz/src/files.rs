@@ -1,4 +1,4 @@
-//! Decoders that read a file: tables, MANIFESTs, OPTIONS, the meta files of backups; and what users hand in.
+//! Decoders that read a file: tables, MANIFESTs, OPTIONS, the meta files of backups; and input from users.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use rockmill_io::{FileSystem, MemFileSystem, SystemClock};
 
 use crate::{database, fixtures, mend};
 
-/// Fails unless the error says in which file, or at least in which folder.
+/// Fails unless the error names the file, or at least the directory.
 pub(crate) fn assert_placed(e: &Error, place: &str) {
     let text = e.to_string();
     assert!(text.contains(place), "an error without a place ({place}): {text}");
     assert!(!text.contains("panic"), "a panic came out as an error: {text}");
 }
 
-/// A whole table: opened, read in every way, verified; as it is, and with its checksums mended.
+/// A whole table: opened, read in every way, verified; unchanged, and with corrected checksums.
 pub fn table(data: &[u8]) {
     let mut mended = data.to_vec();
     mend::table(&mut mended);
@@ -63,7 +63,7 @@ pub(crate) fn read_open_table(table: &Arc<Table>, size: u64, place: &str) {
     it.seek_to_first();
     let mut entries = 0u64;
     while it.valid() {
-        // Blocks may share bytes when handles are damaged; not without end.
+        // Blocks may share bytes if handles are damaged, but not without limit.
         entries += 1;
         assert!(entries <= 64 * size.max(1 << 20), "a table has no end");
         if keys.len() < 24 {
@@ -106,7 +106,7 @@ pub(crate) fn read_open_table(table: &Arc<Table>, size: u64, place: &str) {
     }
 }
 
-/// A MANIFEST that CURRENT names; as it is, and with its checksums mended.
+/// A MANIFEST that CURRENT names; unchanged, and with corrected checksums.
 pub fn manifest(data: &[u8]) {
     let mut mended = data.to_vec();
     mend::log(&mut mended);
@@ -144,7 +144,7 @@ pub fn options(data: &[u8]) {
     }
 }
 
-/// Options as a string, as users give them.
+/// Options as a string, as users write them.
 pub fn option_string(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if let Ok(options) = Options::from_string(&Options::default(), &text) {
@@ -194,7 +194,7 @@ fn small_db() -> (Arc<MemFileSystem>, Db) {
     (fs, db)
 }
 
-/// A file that a user ingests; as it is, and with its checksums mended.
+/// A file that a user ingests; unchanged, and with corrected checksums.
 pub fn ingest(data: &[u8]) {
     let mut mended = data.to_vec();
     mend::table(&mut mended);
@@ -235,7 +235,7 @@ pub fn write_batch(data: &[u8]) {
     database::read_everything(&db, fixtures::DIR);
     let now: Vec<_> = db.iterator(rockmill::IteratorMode::Start).flatten().collect();
     drop(db);
-    // What was taken is what the log gives back.
+    // The log must return every accepted batch.
     let again = Db::open(&fixtures::options(&fs), fixtures::DIR).expect("what was written opens again");
     let then: Vec<_> = again.iterator(rockmill::IteratorMode::Start).flatten().collect();
     assert_eq!(now, then, "another content after opening again");

@@ -1,5 +1,5 @@
-//! Sound databases to damage: some made here in memory, so that every shape that Rockmill writes is there, and those of
-//! RocksDB that the repository keeps.
+//! Sound databases to damage. Some are made here in memory, so that there is one of every shape that Rockmill writes.
+//! The others are RocksDB's databases in the repository.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,25 +17,25 @@ use rockmill_io::{FileSystem, MemFileSystem, SystemClock};
 
 use crate::archive::{self, Case};
 
-/// Where each database is in its file system in memory.
+/// Each database's directory in its file system in memory.
 pub const DIR: &str = "/hostile/db";
 
-/// Where directories of backups are.
+/// The directory of backups.
 pub const BACKUPS: &str = "/hostile/backups";
 
 /// Column family, key, value.
 pub type Entry = (String, Vec<u8>, Vec<u8>);
 
-/// A database as files, and what it may say.
+/// A database as files, and the contents that it may have.
 #[derive(Debug)]
 pub struct Fixture {
     /// For messages.
     pub name: String,
     /// Names and contents.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// By column family and key: every value that was ever put there. `None`: the checksums do not hold it to that.
+    /// By column family and key: every value that was ever put there. `None`: the checksums do not guarantee that.
     pub written: Option<BTreeSet<Entry>>,
-    /// What the repository's archive says of it; `None` for those made here.
+    /// Its description in the repository's archive; `None` for those made here.
     pub case: Option<Case>,
 }
 
@@ -64,7 +64,7 @@ impl Fixture {
         self.case.as_ref().is_some_and(|c| c.ttl)
     }
 
-    /// Options of a column family: the merge operator and the order that it was written with.
+    /// Options of a column family: the merge operator and the key order that it was written with.
     pub fn options(&self, fs: &Arc<MemFileSystem>, family: &str) -> Options {
         let mut options = options(fs);
         let Some(case) = &self.case else { return options };
@@ -95,7 +95,7 @@ impl Fixture {
     }
 }
 
-/// Options that every fixture opens with.
+/// Options with which every fixture opens.
 pub fn options(fs: &Arc<MemFileSystem>) -> Options {
     let mut options = Options::default();
     options.set_file_system(Arc::clone(fs) as Arc<dyn FileSystem>);
@@ -135,7 +135,7 @@ pub(crate) fn files_of(fs: &dyn FileSystem) -> BTreeMap<String, Vec<u8>> {
     out
 }
 
-/// One way of writing tables.
+/// A way of writing tables.
 struct Shape {
     name: &'static str,
     version: i32,
@@ -258,7 +258,7 @@ fn key(n: u32) -> Vec<u8> {
     format!("key{n:04}").into_bytes()
 }
 
-/// Writes a table for ingestion: these entries, and a few deletions behind them.
+/// Writes a table for ingestion: these entries, followed by a few deletions.
 fn external(options: &Options, path: &str, entries: &[(Vec<u8>, Vec<u8>)]) {
     let mut writer = SstFileWriter::create(options);
     writer.open(path).expect("a file in memory");
@@ -283,7 +283,7 @@ pub fn externals() -> Vec<Vec<u8>> {
     SHAPES.iter().map(one).collect()
 }
 
-/// Writes a small database of this shape: two column families, overwrites, deletions of all kinds, merges, tables in
+/// Writes a small database with this shape: two column families, overwrites, deletions of all kinds, merges, tables in
 /// two levels, WALs with data.
 fn make(shape: &Shape) -> Fixture {
     let fs = Arc::new(MemFileSystem::new());
@@ -334,7 +334,7 @@ fn make(shape: &Shape) -> Fixture {
                 db.ingest_external_file(vec![&path]).expect("an ingestion");
                 written.extend(entries.map(|(key, value)| ("default".to_owned(), key, value)));
                 if shape.tph {
-                    // What has not changed since round 0 stays in its files.
+                    // Entries that have not changed since round 0 stay in their files.
                     db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
                     let shares = |file: &LiveFile| !file.pieces.is_empty();
                     assert!(db.live_files().expect("sound tables").iter().any(shares), "no table of several files");
@@ -350,7 +350,7 @@ fn make(shape: &Shape) -> Fixture {
     Fixture { name: shape.name.to_owned(), files, written: sound.then_some(written), case: None }
 }
 
-/// The databases that the repository keeps: of every version of RocksDB, and of Rockmill's releases.
+/// The databases in the repository: of every version of RocksDB, and of Rockmill's releases.
 fn kept() -> Vec<Fixture> {
     let cases = archive::archives().into_iter().flat_map(|name| archive::cases(&name));
     let of = |case: Case| Fixture { name: case.title(), files: case.files.clone(), written: None, case: Some(case) };
@@ -364,7 +364,7 @@ pub fn all() -> &'static [Fixture] {
     ALL.get_or_init(|| SHAPES.iter().map(make).chain(kept()).collect())
 }
 
-/// How many of [`all`] are made here.
+/// The number of databases in [`all`] that are made here.
 pub const MADE: usize = SHAPES.len();
 
 /// Directories of backups: one made here, then those of other versions.
@@ -388,7 +388,7 @@ fn make_backups() -> Fixture {
     Fixture { name: "two backups".to_owned(), files: tree(&fs, Path::new(BACKUPS)), written: None, case: None }
 }
 
-/// Every file below a directory, by its path from there.
+/// Every file below a directory, by its relative path.
 fn tree(fs: &MemFileSystem, root: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut out = BTreeMap::new();
     let mut folders = vec![String::new()];

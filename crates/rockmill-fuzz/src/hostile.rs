@@ -1,5 +1,5 @@
-//! Whole directories of somebody else's: damaged files, odd modes, directories, links, FIFOs, devices and options where
-//! a database or its backups have files. Nothing outside of the directory may change, whatever is done with it.
+//! Whole directories from somebody else: damaged files, odd modes, and directories, links, FIFOs, devices and options
+//! in place of files of a database or its backups. No operation may change anything outside the directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::crafted;
 use crate::fixtures::{self, Fixture};
 use crate::mutate::{self, Dice};
 
-/// Names that a program may make in a database, or in a directory of backups.
+/// Names that a program may create in a database, or in a directory of backups.
 const MADE: [&str; 12] = [
     "CURRENT",
     "IDENTITY",
@@ -34,7 +34,8 @@ const MADE: [&str; 12] = [
 ];
 const MADE_IN_BACKUPS: [&str; 6] = ["meta/3", "meta/3.tmp", "private/3", "private/1.tmp", "shared", "shared_checksum"];
 
-/// A directory outside, under the root of all, with WALs of a database that is not here and has not claimed them.
+/// A directory outside the database, under the common root. It has WALs of a database that is not here and has not
+/// claimed them.
 pub const FOREIGN_WALS: &str = "outside/wals";
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,10 +51,10 @@ enum Kind {
 
 const KINDS: [Kind; 7] = [Kind::Damage, Kind::Mode, Kind::Folder, Kind::Link, Kind::Fifo, Kind::Device, Kind::Options];
 
-/// Sound files of the database, outside: what a link to a table of the right size leads to.
+/// Sound copies of the database's files, outside it: the targets of links to a table of the right size.
 const COPIES: &str = "copies";
 
-/// Every path below a directory, with what it is.
+/// Every path below a directory, with a description of it.
 fn everything(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut out = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -86,7 +87,7 @@ fn lay_out(root: &Path, fixture: &Fixture) {
     }
 }
 
-/// Does one thing to `dir`; says what.
+/// Does one kind of harm to `dir` and describes it.
 fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> String {
     let kind = dice.one_of(&KINDS).unwrap_or(Kind::Damage);
     let paths: Vec<PathBuf> = everything(dir).into_keys().collect();
@@ -99,7 +100,8 @@ fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> Strin
         dice.one_of(made).map(|name| dir.join(name))
     };
     let Some(path) = path else { return String::new() };
-    // What an earlier harm made a link to outside is not walked through: that would be this test's own doing.
+    // Do not follow a link to outside that an earlier harm created: otherwise, this test would change the outside
+    // itself.
     let inside = path.ancestors().skip(1).take_while(|p| *p != dir);
     if inside.into_iter().any(|p| fs::symlink_metadata(p).is_ok_and(|m| m.is_symlink())) {
         return String::new();
@@ -145,7 +147,7 @@ fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> Strin
             replace();
             let _ = symlink("/dev/zero", &path);
         }
-        // What took its place before is left alone: reading a pipe would wait.
+        // Whatever took its place earlier is left alone: reading a pipe would block.
         Kind::Options if fs::symlink_metadata(&path).is_ok_and(|m| !m.is_file()) => {}
         Kind::Options => {
             let place = outside.join("folder").display().to_string();
@@ -169,7 +171,7 @@ fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> Strin
                 "compaction_style=kCompactionStyleUniversal\n  num_levels=1".to_owned(),
             ];
             let line = &lines[dice.among(0..lines.len())];
-            // Of two lines the later one counts.
+            // If two lines have the same name, the later one counts.
             let name = |line: &str| line.trim().split('=').next().map(str::to_owned);
             let text = fs::read_to_string(&path).unwrap_or_default();
             let text = text.lines().filter(|l| name(l) != name(line)).collect::<Vec<_>>().join("\n");
@@ -181,7 +183,7 @@ fn harm(dice: &mut Dice<'_>, dir: &Path, made: &[&str], outside: &Path) -> Strin
     what
 }
 
-/// Somebody who exchanges files of a database while it is worked on.
+/// An adversary that exchanges files of a database during operations on it.
 #[derive(Debug)]
 pub struct Exchange {
     stop: Arc<AtomicBool>,
@@ -197,9 +199,9 @@ impl Drop for Exchange {
     }
 }
 
-/// A database and its backups in a directory, harmed, beside things that are none of theirs.
+/// A harmed database and its backups in a directory, next to things that do not belong to them.
 pub struct Hostile {
-    /// The directory of all; `db`, `backups` and `made`, for what is made of them, are in it.
+    /// The common root; it contains `db`, `backups`, and `made` for copies of them.
     pub root: PathBuf,
     /// What was done.
     pub what: String,
@@ -208,10 +210,10 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Lays one out in `root`, which is empty, and harms it.
+    /// Creates one in `root`, which is empty, and harms it.
     ///
     /// # Panics
-    /// Where files cannot be made.
+    /// If files cannot be created.
     pub fn new(dice: &mut Dice<'_>, root: &Path) -> Self {
         let outside = root.join("outside");
         fs::create_dir_all(outside.join("folder/inner")).expect("a folder");
@@ -219,7 +221,7 @@ impl Hostile {
         for name in ["file", "folder/1", "folder/inner/2", "000001.log", "folder/000003.log", "folder/000004.sst"] {
             fs::write(outside.join(name), format!("this is {name}")).expect("a file");
         }
-        // No database here has come to this number.
+        // No database here has reached this number.
         fs::write(root.join(FOREIGN_WALS).join("900000.log"), "somebody's writes").expect("a file");
         fs::create_dir(root.join("made")).expect("a folder");
         let all = if dice.once_in(4) { crafted::databases() } else { &fixtures::all()[..fixtures::MADE] };
@@ -236,11 +238,11 @@ impl Hostile {
         Self { root: root.to_owned(), what: what.join("; "), outside, before }
     }
 
-    /// Begins to exchange files of the database for links to outside, and back, until what it gives is dropped: what
-    /// was looked at and what is opened are then not the same.
+    /// Starts to exchange files of the database for links to outside, and back, until the result is dropped: a file
+    /// that was checked and the one that is opened may then differ.
     ///
     /// # Panics
-    /// Where no thread can be started.
+    /// If no thread can be started.
     pub fn exchange(&self, seed: u64) -> Exchange {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, root, outside) = (Arc::clone(&stop), self.root.clone(), self.outside.clone());
@@ -252,7 +254,7 @@ impl Hostile {
         let run = move || {
             let mut rng = fastrand::Rng::with_seed(seed);
             let (db, made) = (root.join("db"), root.join("made/exchanged"));
-            // A file that is moved takes the place of what has the name, in one step.
+            // The new file is renamed over the old name in one step.
             let put = |name: &str, make: &dyn Fn() -> std::io::Result<()>| {
                 let _ = fs::remove_file(&made);
                 let _ = make().and_then(|()| fs::rename(&made, db.join(name)));
@@ -273,11 +275,11 @@ impl Hostile {
         Exchange { stop, thread: Some(thread) }
     }
 
-    /// What changed outside, or is new beside the database. What has no permission gets one, so that all of it can be
-    /// removed.
+    /// Returns what changed outside, or is new next to the database. Adds missing permissions, so that everything can
+    /// be removed.
     ///
     /// # Panics
-    /// Where a directory cannot be read.
+    /// If a directory cannot be read.
     pub fn broken(&self) -> Vec<String> {
         let mut broken = Vec::new();
         let after = everything(&self.outside);

@@ -1,6 +1,5 @@
-//! Specs and results of jobs that corpora begin with: one with everything in it, one with as little as there can be, a
-//! flush, TPH tables with files that they share, and the options of a filter; an output, and an error. And specs whose
-//! lists are too long.
+//! Initial specs and results of jobs for the corpora: one with every field, a minimal one, a flush, TPH tables with
+//! shared files, and the options of a filter; an output, and an error. Also specs whose lists are too long.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +52,7 @@ fn run(level: usize, first: u64, bounds: &[(&str, &str)]) -> SpecRun {
     SpecRun { level, files: bounds.iter().enumerate().map(file).map(Arc::new).collect() }
 }
 
-/// As little as a compaction can say.
+/// A minimal compaction.
 fn small() -> JobSpec {
     JobSpec {
         job: 1,
@@ -98,7 +97,7 @@ fn small() -> JobSpec {
     }
 }
 
-/// Everything that a compaction can say.
+/// A compaction with every field.
 fn large() -> JobSpec {
     let mut spec = small();
     spec.runs = vec![run(0, 30, &[("a", "z")]), run(1, 20, &[("a", "f"), ("g", "y")])];
@@ -156,7 +155,7 @@ fn tph() -> JobSpec {
     spec
 }
 
-/// A compaction that writes TPH tables, which may go on using files of its inputs.
+/// A compaction that writes TPH tables and may keep using files of its inputs.
 fn sharing() -> JobSpec {
     let mut spec = tph();
     let mut base = run(1, 20, &[("a", "f"), ("g", "y")]);
@@ -180,7 +179,7 @@ fn hash_range() -> JobSpec {
     spec
 }
 
-/// A compaction in a database whose values live for a time.
+/// A compaction in a database whose values have a time to live.
 fn time_to_live() -> JobSpec {
     let mut spec = small();
     spec.filter = Some(FilterSpec {
@@ -200,13 +199,14 @@ pub fn all() -> Vec<Vec<u8>> {
     all.iter().map(|spec| spec.encode().expect("a sound spec")).collect()
 }
 
-/// Hands out specs whose lists are as long as they may be, then as long as a message of 16 MiB can have them, with what
-/// they are of. Some are not sound otherwise, which is found when all of the list was read.
+/// Passes specs to `take` with a description of their list: first lists of the maximum length, then lists as long as a
+/// message of 16 MiB allows. Some specs are invalid in other ways, which is detected only after the whole list was
+/// read.
 pub fn each_long_list(mut take: impl FnMut(&str, &[u8])) {
     const SIZE: usize = 16 << 20;
-    // Bytes of memory that all lists of a message may count for, of which the field has a share (docs/job-spec.md).
+    // Bytes of memory that all lists of a message may account for; the field has a share of it (docs/job-spec.md).
     const MEMORY: usize = (16 << 20) - 256;
-    /// Its name, tag, what the field begins with, an item, and bytes of memory that it counts for.
+    /// Its name, tag, the start of the field, an item, and the bytes of memory that an item counts as.
     type List<'a> = (&'a str, u32, &'a [u8], &'a [u8], usize);
     let lists: [List<'_>; 8] = [
         ("snapshots", 8, &[], &[0], 8),
@@ -235,7 +235,7 @@ pub fn each_long_list(mut take: impl FnMut(&str, &[u8])) {
         }
         take("files of a part", &with_fields(&[(21, body)]));
     }
-    // As LevelDB wrote them, which is shortest.
+    // The format as written by LevelDB, the shortest one.
     let table: [u8; 22] = [7, 0, 1, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0, 8, 1, 0, 0, 0, 0, 0, 0, 0];
     let pieces = (2..1002).map(|number| TablePiece { number, size: 1, live: 1, path_id: 0 });
     let key = |user_key: &[u8]| InternalKey::new(user_key, 1, ValueType::Value);
@@ -255,7 +255,7 @@ pub fn each_long_list(mut take: impl FnMut(&str, &[u8])) {
     take("parts", &with_fields(&vec![(21, vec![0]); 1 << 16]));
 }
 
-/// The small spec with these fields, whatever they say.
+/// The small spec with these additional fields, valid or not.
 fn with_fields(more: &[(u32, Vec<u8>)]) -> Vec<u8> {
     const HEAD: usize = 8 + 1;
     let spec = small().encode().expect("a sound spec");

@@ -1,9 +1,9 @@
-//! Hostile input: one function per decoder, and one for whole databases, each of which takes any bytes and holds
-//! Rockmill to what it promises of them: a value or an error that says where, no panic, no end-less work, no memory
-//! beyond a bound.
+//! Hostile input: one function for each decoder, and one for whole databases. Each takes any bytes and checks what
+//! Rockmill promises about them: the result is a value or an error with a place, without a panic, endless work, or
+//! memory beyond a bound.
 //!
-//! `fuzz/` gives these functions to libFuzzer, which looks for inputs that reach new code. `tests/hostile.rs` runs them
-//! over the corpus in `fuzz/corpus`, with some mutations of it, in every `cargo test`.
+//! `fuzz/` passes these functions to libFuzzer, which searches for inputs that reach new code. In every `cargo test`,
+//! `tests/hostile.rs` runs them on the corpus in `fuzz/corpus` and on some mutations of it.
 
 #[path = "../../rockmill/tests/compat/archive.rs"]
 pub mod archive;
@@ -22,10 +22,10 @@ pub mod nvme;
 pub mod pieces;
 pub mod seeds;
 
-/// What takes hostile bytes. It panics if a promise is broken.
+/// A function that takes hostile bytes. It panics if a promise is broken.
 pub type Body = fn(&[u8]);
 
-/// Every target: its name, which is that of its corpus, and its function.
+/// Every target: its name, which is also that of its corpus, and its function.
 pub const TARGETS: [(&str, Body); 29] = [
     ("footer", decoders::footer),
     ("block", decoders::block),
@@ -58,8 +58,8 @@ pub const TARGETS: [(&str, Body); 29] = [
     ("database", database::mutated),
 ];
 
-/// Bytes of the files that an input of this target stands for, at most: inputs of some are choices, and what they
-/// choose from has a size, too.
+/// Limit for the bytes of files that an input of this target can create: inputs of some targets are choices, and the
+/// files chosen from have a size too.
 pub fn room_of(target: &str) -> usize {
     match target {
         "backup" | "import" => 1 << 20,

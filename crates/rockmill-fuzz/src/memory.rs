@@ -1,4 +1,4 @@
-//! What one input took: an allocator that counts bytes, and the processor's time.
+//! The resources that one input took: memory, counted by an allocator, and processor time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -8,7 +8,7 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counted. A test binary names it as its `#[global_allocator]`.
+/// The system's allocator with counters. A test binary names it as its `#[global_allocator]`.
 #[derive(Debug)]
 pub struct Counted;
 
@@ -58,16 +58,16 @@ unsafe impl GlobalAlloc for Counted {
     }
 }
 
-/// What was allocated since [`start`].
+/// Memory allocated since [`start`].
 #[derive(Debug, Clone, Copy)]
 pub struct Use {
-    /// Bytes in use at most, over what there was at the start.
+    /// Maximum bytes in use, above those at the start.
     pub peak: usize,
     /// The largest single allocation, in bytes.
     pub largest: usize,
 }
 
-/// Begins to measure; gives what is in use, for [`since`]. One measurement at a time.
+/// Starts a measurement and returns the bytes in use, for [`since`]. Only one measurement at a time.
 pub fn start() -> usize {
     let live = LIVE.load(Relaxed);
     PEAK.store(live, Relaxed);
@@ -75,30 +75,30 @@ pub fn start() -> usize {
     live
 }
 
-/// What all threads have taken since `start` gave this number.
+/// Memory that all threads have taken since `start` returned this number.
 pub fn since(start: usize) -> Use {
     Use { peak: PEAK.load(Relaxed).saturating_sub(start), largest: LARGEST.load(Relaxed) }
 }
 
-/// What all threads of the process have had of the processor, where the system says so (Linux): other than the time by
-/// the clock, it does not depend on what else the machine does.
+/// Processor time of all threads of the process, if the system reports it (Linux). Unlike the wall-clock time, it does
+/// not depend on the machine's other work.
 pub fn processor_time() -> Option<Duration> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may have spaces. After it come the state, and as 12th and 13th the time of the program
-    // and of the kernel for it, in hundredths of a second.
+    // The name in parentheses may have spaces. It is followed by the state; the 12th and 13th fields after it are the
+    // user time and the system time, in hundredths of a second.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
     Some(Duration::from_millis((user + system) * 10))
 }
 
-/// What one input may take of memory: this, and [`MEMORY_PER_BYTE`] for each byte of it and of its files.
+/// Limit for the memory of one input: this, plus [`MEMORY_PER_BYTE`] for each byte of it and of its files.
 const MEMORY: usize = 64 << 20;
 const MEMORY_PER_BYTE: usize = 4;
-/// What one input may take of time: this, and [`TIME_PER_BYTE`] for each byte of it and of its files.
+/// Limit for the time of one input: this, plus [`TIME_PER_BYTE`] for each byte of it and of its files.
 const TIME: Duration = Duration::from_secs(20);
 const TIME_PER_BYTE: Duration = Duration::from_micros(40);
 
-/// What an input took beyond its bounds; `size` is the bytes of it and of its files.
+/// Describes what an input took beyond its limits; `size` is the bytes of it and of its files.
 pub fn beyond(size: usize, used: Use, time: Duration) -> Vec<String> {
     let mut broken = Vec::new();
     let (memory, longest) = (MEMORY + MEMORY_PER_BYTE * size, TIME + TIME_PER_BYTE * size as u32);
@@ -111,8 +111,8 @@ pub fn beyond(size: usize, used: Use, time: Duration) -> Vec<String> {
     broken
 }
 
-/// Runs a target for libFuzzer, which counts only what the process has, and holds it to the same bounds as the tests.
-/// Time is the clock's here: what the processor's costs to ask for is too much for a million inputs.
+/// Runs a target for libFuzzer, which counts only the memory of the whole process, with the same limits as the tests.
+/// Time is wall-clock time here: reading the processor time costs too much for a million inputs.
 ///
 /// # Panics
 /// A promise is broken, or there is no such target.

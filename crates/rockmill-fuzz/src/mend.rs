@@ -1,4 +1,4 @@
-//! Makes checksums right again after damage, so that what they cover reaches the decoders behind them.
+//! Corrects checksums after damage, so that the damaged bytes reach the decoders that follow the check.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use rockmill_format::footer::{BLOCK_BASED_TABLE_MAGIC, BLOCK_TRAILER_LEN, BlockH
 use rockmill_format::log::{BLOCK_SIZE, HEADER_LEN, RECYCLABLE_HEADER_LEN};
 use rockmill_format::properties::{INDEX_TYPE, TableProperties};
 
-/// Blocks of one table that are mended at most.
+/// Maximum number of blocks corrected in a table.
 const BLOCKS_MAX: usize = 10_000;
 
-/// Mends a file by its name: a table, a log, a MANIFEST. Others have no checksums.
+/// Corrects a file, according to its name: a table, a log, a MANIFEST. Others have no checksums.
 pub fn file(path: &str, bytes: &mut [u8]) {
     let name = path.rsplit('/').next().unwrap_or(path);
     if name.ends_with(".sst") {
@@ -23,14 +23,14 @@ pub fn file(path: &str, bytes: &mut [u8]) {
     }
 }
 
-/// Mends the checksum that a job's spec or result ends with.
+/// Corrects the checksum at the end of a job's spec or result.
 pub fn job_message(bytes: &mut [u8]) {
     if let Some((fields, stored)) = bytes.split_last_chunk_mut::<4>() {
         *stored = checksum::mask(checksum::crc32c(fields)).to_le_bytes();
     }
 }
 
-/// Mends checksums and sizes in the meta files of a directory of backups.
+/// Corrects checksums and sizes in the meta files of a directory of backups.
 pub fn backups(files: &mut BTreeMap<String, Vec<u8>>) {
     let names: Vec<String> = files.keys().filter(|n| n.starts_with("meta/")).cloned().collect();
     for name in names {
@@ -54,7 +54,7 @@ pub fn backups(files: &mut BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// Mends the checksum that a footer of format_version 6 and newer has; `file_size` is where it ends.
+/// Corrects the checksum of a footer of format_version 6 or newer; `file_size` is where it ends.
 pub fn footer(bytes: &mut [u8], file_size: u64) {
     let Some(footer) = bytes.last_chunk_mut::<FOOTER_LEN_MAX>() else { return };
     let magic = coding::fixed64_at(footer, FOOTER_LEN_MAX - 8);
@@ -73,7 +73,7 @@ pub fn footer(bytes: &mut [u8], file_size: u64) {
     footer[5..9].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Mends every block of a table that its footer, metaindex and index lead to.
+/// Corrects every block of a table that is reachable from its footer, meta-index and index.
 pub fn table(bytes: &mut [u8]) {
     let size = bytes.len() as u64;
     footer(bytes, size);
@@ -107,7 +107,7 @@ pub fn table(bytes: &mut [u8]) {
     }
 }
 
-/// Mends the blocks that an index block leads to, and gives the contents of the first of them.
+/// Corrects the blocks that an index block points to, and returns the contents of the first of them.
 fn partitions(
     bytes: &mut [u8],
     footer: &Footer,
@@ -133,7 +133,7 @@ fn partitions(
     out
 }
 
-/// Keys and handles of a block as far as it can be read.
+/// Keys and handles of a block, as far as it can be read.
 fn handles(contents: &[u8], kind: BlockKind) -> Vec<(Vec<u8>, BlockHandle)> {
     let mut out = Vec::new();
     let Ok(layout) = BlockLayout::parse(contents) else { return out };
@@ -150,7 +150,7 @@ fn handles(contents: &[u8], kind: BlockKind) -> Vec<(Vec<u8>, BlockHandle)> {
     out
 }
 
-/// Mends one block's trailer, and gives the block's contents.
+/// Corrects a block's trailer, and returns the block's contents.
 fn block(bytes: &mut [u8], footer: &Footer, handle: BlockHandle) -> Option<Vec<u8>> {
     if handle.end() > bytes.len() as u64 {
         return None;
@@ -162,14 +162,14 @@ fn block(bytes: &mut [u8], footer: &Footer, handle: BlockHandle) -> Option<Vec<u
     if trailer[0] == 0 { Some(data.to_vec()) } else { decompress(trailer[0], data, None, 1 << 20).ok() }
 }
 
-/// Mends the checksum of every fragment of a log whose length is possible. Zeros stay.
+/// Corrects the checksum of every fragment of a log whose length is possible. Zeros are kept.
 pub fn log(bytes: &mut [u8]) {
     for block in bytes.chunks_mut(BLOCK_SIZE) {
         let mut rest = block;
         while let Some(header) = rest.first_chunk::<HEADER_LEN>() {
             let len = usize::from(u16::from_le_bytes([header[4], header[5]]));
             let kind = header[6];
-            // The types with a longer header: recyclable full to last, timestamp sizes, where the log before ended.
+            // The types with a longer header: recyclable full to last, timestamp sizes, end of the previous log.
             let recyclable = matches!(kind, 5..=8 | 11 | 131);
             let header_len = if recyclable { RECYCLABLE_HEADER_LEN } else { HEADER_LEN };
             if header_len + len > rest.len() || (kind == 0 && len == 0) {
@@ -183,12 +183,12 @@ pub fn log(bytes: &mut [u8]) {
     }
 }
 
-/// The contents of a table's properties block, where it can be found.
+/// The contents of a table's properties block, if it can be found.
 pub fn properties_block(bytes: &[u8]) -> Option<Vec<u8>> {
     meta_block(bytes, b"rocksdb.properties")
 }
 
-/// The contents of a table's meta block of this name, where it can be found.
+/// The contents of a table's meta block with this name, if it can be found.
 pub fn meta_block(bytes: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = bytes.to_vec();
     let footer = Footer::decode(&bytes, bytes.len() as u64).ok()?;
@@ -197,8 +197,8 @@ pub fn meta_block(bytes: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     block(&mut bytes, &footer, entry.1)
 }
 
-/// The table with other contents in its meta block of this name; `None` where that cannot be found. They stand behind
-/// all that there was, with a metaindex that leads there.
+/// The table with other contents in its meta block with this name; `None` if that cannot be found. The new contents
+/// follow the existing bytes, with a meta-index that points to them.
 pub fn with_meta_block(bytes: &[u8], name: &[u8], contents: &[u8]) -> Option<Vec<u8>> {
     let mut out = bytes.to_vec();
     let footer = Footer::decode(&out, out.len() as u64).ok()?;
@@ -219,7 +219,7 @@ pub fn with_meta_block(bytes: &[u8], name: &[u8], contents: &[u8]) -> Option<Vec
     Some(out)
 }
 
-/// Appends a block, not compressed, with its trailer.
+/// Appends an uncompressed block with its trailer.
 fn append(out: &mut Vec<u8>, footer: &Footer, contents: &[u8]) -> BlockHandle {
     let handle = BlockHandle { offset: out.len() as u64, size: contents.len() as u64 };
     out.extend_from_slice(contents);

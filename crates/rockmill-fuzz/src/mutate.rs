@@ -1,12 +1,12 @@
-//! Damage done to bytes by chance, of the kinds that decoders get wrong: lengths and counts at their extremes, cuts,
-//! pieces of other inputs.
+//! Random damage to bytes, of the kinds that decoders handle wrongly: extreme lengths and counts, cuts, pieces of other
+//! inputs.
 
 use std::ops::Range;
 
 use fastrand::Rng;
 use rockmill_format::hash::hash64;
 
-/// Numbers at which lengths, offsets and counts go wrong.
+/// Numbers at which the handling of lengths, offsets and counts fails.
 const EXTREMES: [u64; 16] = [
     0,
     1,
@@ -26,8 +26,8 @@ const EXTREMES: [u64; 16] = [
     u64::MAX,
 ];
 
-/// Choices, from an input's bytes as long as there are any, and from a generator that they seed afterwards: a fuzzer
-/// learns which bytes matter, and eight bytes of a seed are an input too.
+/// Choices that come from an input's bytes as long as there are any, then from a generator that these bytes seed. So a
+/// fuzzer can learn which bytes matter, and the eight bytes of a seed are an input too.
 #[derive(Debug)]
 pub struct Dice<'a> {
     bytes: &'a [u8],
@@ -35,7 +35,7 @@ pub struct Dice<'a> {
 }
 
 impl<'a> Dice<'a> {
-    /// The choices that these bytes stand for.
+    /// The choices that these bytes encode.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, rng: Rng::with_seed(hash64(bytes)) }
     }
@@ -50,12 +50,12 @@ impl<'a> Dice<'a> {
         }
     }
 
-    /// One of the numbers of a range that is not empty.
+    /// A number from a non-empty range.
     pub fn among(&mut self, range: Range<usize>) -> usize {
         range.start + (self.number() % (range.len().max(1) as u64)) as usize
     }
 
-    /// True once in so many times.
+    /// True once in `times` calls, on average.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.among(0..times) == 0
     }
@@ -66,7 +66,7 @@ impl<'a> Dice<'a> {
     }
 }
 
-/// Damages `bytes` in one to four ways; `other` is where pieces come from.
+/// Damages `bytes` in one to four ways; pieces come from `other`.
 pub fn mutate(dice: &mut Dice<'_>, bytes: &mut Vec<u8>, other: &[u8]) {
     let times = if dice.once_in(2) { 1 } else { dice.among(1..5) };
     for _ in 0..times {
@@ -74,7 +74,7 @@ pub fn mutate(dice: &mut Dice<'_>, bytes: &mut Vec<u8>, other: &[u8]) {
     }
 }
 
-/// A place in `len` bytes, with a liking for both ends.
+/// A position in `len` bytes, with a preference for both ends.
 fn place(dice: &mut Dice<'_>, len: usize) -> usize {
     match dice.among(0..4) {
         0 => dice.among(0..len.min(64)),

@@ -1,8 +1,8 @@
-//! Hostile peers of NVMe over TCP: bytes as PDUs, what a host may do to a target, what a controller may do to a host.
+//! Hostile peers of NVMe over TCP: bytes as PDUs, hosts that attack a target, controllers that attack a host.
 //!
-//! `nvme_target` and `nvme_initiator` take a script: one byte says what the peer does next, and the bytes after it with
-//! what. So inputs get past digests and reach states that bytes by chance do not. One of the things that a peer does is
-//! to send bytes as they are.
+//! `nvme_target` and `nvme_initiator` take a script: one byte selects the peer's next step, and the following bytes are
+//! its parameters. So inputs pass the digests and reach states that random bytes do not. One kind of step sends bytes
+//! unchanged.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use rockmill_nvme::target::{Connection, MemoryNamespace, Target, TargetConfig};
 const NQN: &str = "nqn.2026-11.test:store";
 const HOST: &str = "nqn.2026-11.test:host";
 
-/// A script's bytes; zeros when they are used up.
+/// A script's bytes, followed by zeros.
 struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
@@ -58,7 +58,7 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Puts right digests into all PDUs that have a place for them.
+/// Corrects the digests of all PDUs that have them.
 fn mend(framing: &Framing, bytes: &mut [u8]) {
     let mut rest = bytes;
     while let Some(common) = rest.first_chunk::<8>() {
@@ -79,7 +79,7 @@ fn mend(framing: &Framing, bytes: &mut [u8]) {
     }
 }
 
-/// The same PDU, whether or not its data's digest was right.
+/// The same PDU, regardless of whether its data digest was correct.
 fn intact(pdu: Pdu<'_>) -> Pdu<'_> {
     match pdu {
         Pdu::CapsuleCmd(sqe, payload) => Pdu::CapsuleCmd(sqe, Payload::new(payload.bytes)),
@@ -89,7 +89,8 @@ fn intact(pdu: Pdu<'_>) -> Pdu<'_> {
     }
 }
 
-/// A stream of PDUs, put together from pieces. The first byte says how they have to look, the second how it is cut.
+/// A stream of PDUs, assembled from pieces. The first byte selects their required format, the second how the stream is
+/// cut.
 pub fn pdu(data: &[u8]) {
     let mut script = Script(data);
     let (choice, cut) = (script.u8(), usize::from(script.u8()) + 1);
@@ -112,7 +113,7 @@ pub fn pdu(data: &[u8]) {
                     Ok(true) => {}
                     Err(_) => break 'stream,
                 }
-                // A vector that grows may have twice what is in it.
+                // A growing vector may have twice the capacity of its contents.
                 assert!(assembler.memory_bytes() <= 2 * framing.pdu_bytes_max().max(8));
                 let pdu = assembler.take();
                 assert!(pdu.len() <= framing.pdu_bytes_max().max(152));
@@ -127,7 +128,7 @@ pub fn pdu(data: &[u8]) {
     }
 }
 
-/// Bytes that are the same in each run.
+/// Random bytes that are the same in each run.
 #[derive(Debug)]
 struct Known;
 
@@ -142,7 +143,7 @@ fn secret() -> Secret {
     Secret::parse("DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:").expect("a secret")
 }
 
-/// A target's side of authentication, without Diffie-Hellman, which takes long and has no states.
+/// A target's side of authentication, without Diffie-Hellman, which is slow and adds no states.
 fn policy() -> Arc<AuthPolicy> {
     let secrets = HostSecrets { host: secret(), controller: Some(secret()) };
     let mut policy = AuthPolicy::new([(HOST.to_owned(), secrets)].into());
@@ -151,7 +152,7 @@ fn policy() -> Arc<AuthPolicy> {
     Arc::new(policy)
 }
 
-/// Messages of the authentication to either side. The first byte says to which; each message has its length before it.
+/// Authentication messages to either side. The first byte selects the side; each message is preceded by its length.
 pub fn auth(data: &[u8]) {
     let mut script = Script(data);
     let choice = script.u8();
@@ -169,7 +170,7 @@ pub fn auth(data: &[u8]) {
                 Ok(answer) => assert!(answer.is_none_or(|a| a.len() <= MESSAGE_BYTES_MAX)),
                 Err(e) => assert!(host.failure(e).is_none_or(|m| m.len() == 8)),
             }
-            // Nobody who does not know the secret is believed: what is received is the script's alone.
+            // A peer that does not know the secret is never accepted: the received messages come only from the script.
             continue;
         }
         controller.received(message);
@@ -178,7 +179,7 @@ pub fn auth(data: &[u8]) {
     }
 }
 
-/// Limits small enough to be reached.
+/// A target with limits small enough to be reached.
 fn target(authenticates: bool) -> (Arc<Target>, Arc<MemoryNamespace>) {
     let mut config = TargetConfig::new(NQN);
     config.auth = authenticates.then(policy);
@@ -196,7 +197,7 @@ fn target(authenticates: bool) -> (Arc<Target>, Arc<MemoryNamespace>) {
     (target, fixed)
 }
 
-/// A connection, and what a peer has seen of it.
+/// A connection, and what its peer has seen.
 struct Victim {
     connection: Connection,
     now: Duration,
@@ -218,7 +219,7 @@ impl Victim {
         }
     }
 
-    /// True once all bytes were taken.
+    /// True if all bytes were accepted.
     fn feed(&mut self, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         while !rest.is_empty() && self.connection.wants_input() {
@@ -234,13 +235,13 @@ impl Victim {
     fn send(&mut self, pdu: &Pdu<'_>) {
         let mut bytes = Vec::new();
         self.framing.encode(pdu, &mut bytes);
-        // A peer that takes nothing loses what it sends.
+        // A peer that does not read loses what it sends.
         if !self.feed(&bytes) {
             self.read();
         }
     }
 
-    /// Takes the answers. What a target sends is right, whatever it was sent.
+    /// Reads the answers. A target's output is always valid, whatever its input was.
     fn read(&mut self) {
         let out = self.connection.output().to_vec();
         self.connection.sent(out.len());
@@ -341,7 +342,7 @@ impl Victim {
     }
 }
 
-/// A command most fields of which make sense, and how much data comes with it.
+/// A command with mostly valid fields, and the length of its data.
 fn some_command(script: &mut Script<'_>) -> (Sqe, usize) {
     const OPCODES: [u8; 14] = [0x00, 0x01, 0x01, 0x02, 0x08, 0x06, 0x09, 0x0a, 0x0c, 0x18, 0x7f, 0x08, 0x02, 0x01];
     let [opcode, namespace, id, first, count, sgl, length] = script.array();
@@ -366,7 +367,7 @@ fn some_command(script: &mut Script<'_>) -> (Sqe, usize) {
     }
 }
 
-/// What a host does to a target. The first byte says how far the connection is when the script begins.
+/// The steps of a host against a target. The first byte determines the state of the connection when the script starts.
 pub fn target_script(data: &[u8]) {
     let mut script = Script(data);
     let choice = script.u8();
@@ -375,7 +376,7 @@ pub fn target_script(data: &[u8]) {
     let mut io = None;
     if choice & 1 == 0 {
         admin.begin(0, DYNAMIC_CONTROLLER, choice >> 1, choice & 8 != 0);
-        // An admin queue that may do nothing enables no controller, so it has no other queues.
+        // An admin queue without permissions enables no controller, so it has no other queues.
         if choice & 48 == 0 {
             let mut queue = Victim::new(&target);
             queue.begin(1, 1, choice >> 1, choice & 8 != 0);
@@ -383,7 +384,7 @@ pub fn target_script(data: &[u8]) {
         }
     }
     while !script.is_done() {
-        // Both queues of a controller, in turns of the script's choice.
+        // Both queues of a controller, in turns that the script chooses.
         match &mut io {
             Some(io) if script.0[0] & 0x40 == 0 => io.step(&mut script),
             _ => admin.step(&mut script),
@@ -395,7 +396,7 @@ pub fn target_script(data: &[u8]) {
     assert!(fixed.contents().chunks(4096).enumerate().all(|(i, block)| block.iter().all(|&b| b == i as u8)));
 }
 
-/// What a controller does to a queue of a host with commands under way.
+/// The steps of a controller against a queue of a host with outstanding commands.
 pub fn initiator_script(data: &[u8]) {
     let mut script = Script(data);
     let choice = script.u8();
@@ -478,7 +479,8 @@ pub fn initiator_script(data: &[u8]) {
         let taken = queue.receive(&bytes);
         assert!(taken == bytes.len() || queue.end().is_some());
         assert!(queue.outstanding() < 8);
-        // It sends what it was given, once, and at its end why; a header for each 4 bytes, if it is asked so.
+        // The host sends the given data once, and the reason at its end; and a header for each 4 bytes if it is asked
+        // for them that way.
         assert!(queue.output().len() <= 128 + 10 * given + 256, "{} for {given}", queue.output().len());
         for id in 0..8u16 {
             if let Some(done) = queue.take(id) {
@@ -489,7 +491,7 @@ pub fn initiator_script(data: &[u8]) {
     }
 }
 
-/// A controller that answers every command of a host with data and results of a script.
+/// A controller that answers every command of a host with data and results from a script.
 struct Liar<'a> {
     queue: Queue,
     script: Script<'a>,
@@ -513,12 +515,12 @@ impl<'a> Liar<'a> {
         };
         let what = self.script.u8();
         let status = if what & 7 == 7 { Status::from_bits(self.script.u16()) } else { Status::SUCCESS };
-        // Most results are such that it goes on: ready, shut down, a controller with this id.
+        // Most results let the host continue: ready, shut down, a controller with this id.
         let result = if what & 8 == 0 { 0x0000_0009 } else { u64::from(self.script.u32()) };
         if length > 0 && status.is_success() {
             let count = usize::from(self.script.u16());
             let mut data = vec![0; length];
-            // What a host cannot do without, for most.
+            // In most cases, the fields that a host requires.
             if sqe.opcode() == 0x06 && what & 16 == 0 && length == 4096 {
                 data[78] = 9;
                 data[536] = 1;
@@ -526,7 +528,7 @@ impl<'a> Liar<'a> {
                 data[1792] = 4;
                 data[1796] = 1;
             }
-            // Patches: where, and what.
+            // Patches: offset and new bytes.
             for _ in 0..count % 20 {
                 let at = usize::from(self.script.u16()) % length;
                 data[at] = self.script.u8();
@@ -563,7 +565,7 @@ impl Link for Liar<'_> {
             }
         }
         if out.is_empty() {
-            // Something is waited for that this controller does not send by itself.
+            // The host waits for something that this controller does not send on its own.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.queue.receive(&out);
@@ -610,7 +612,7 @@ pub fn host_script(data: &[u8]) {
     let _ = admin.shut_down();
 }
 
-/// Scripts to begin with: what a host and a controller that mean well do, and a little that they must not.
+/// Initial scripts: the steps of a correct host and a correct controller, and a few forbidden ones.
 pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     let mut out: Vec<Vec<u8>> = Vec::new();
     match target {

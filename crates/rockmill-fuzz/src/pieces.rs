@@ -1,7 +1,8 @@
-//! TPH tables with all of their files: the block that makes a file the head of one, the head, and the further files.
+//! TPH tables with all of their files: the block that makes a file the head of a table, the head, and the further
+//! files.
 //!
-//! An input has each of them after its length (a u32): first the block's contents, then the files, the head first. The
-//! block is put into the head with the right checksum, so that damage to it gets past that.
+//! An input has each part after its length (a u32): first the block's contents, then the files, with the head first.
+//! The block is inserted into the head with a correct checksum, so that damage to it passes the check.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +17,13 @@ use crate::mend;
 
 /// The name of the head's block.
 const TPH: &[u8] = b"rockmill.tph";
-/// Bytes of it before the list of further files, and of a file in that list before its two keys.
+/// Bytes of the block before the list of further files, and bytes of a file in that list before its two keys.
 const BEFORE_LIST: usize = 64;
 const BEFORE_KEYS: usize = 32;
 
 const DIR: &str = "/hostile";
 
-/// One input of these parts.
+/// An input made of these parts.
 fn join<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     for part in parts {
@@ -32,7 +33,7 @@ fn join<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     out
 }
 
-/// The parts of an input; the last one ends where the input does.
+/// The parts of an input; the last one ends with the input.
 fn split(mut data: &[u8]) -> Vec<&[u8]> {
     let mut out = Vec::new();
     while let Some((len, rest)) = data.split_first_chunk::<4>() {
@@ -43,8 +44,8 @@ fn split(mut data: &[u8]) -> Vec<&[u8]> {
     out
 }
 
-/// A table of several files: opened with the files that its head lists, read in every way, verified; as it is, and with
-/// sizes and checksums mended.
+/// A table of several files: opened with the files that its head lists, read in every way, verified; unchanged, and
+/// with corrected sizes and checksums.
 pub fn tph_table(data: &[u8]) {
     let parts = split(data);
     let [block, own, others @ ..] = &parts[..] else { return };
@@ -66,7 +67,7 @@ pub fn tph_table(data: &[u8]) {
 fn read(own: &[u8], others: &[Vec<u8>]) -> rockmill::Result<()> {
     let fs = MemFileSystem::new();
     let open = |number: u64, at: usize, bytes: &[u8]| {
-        // A head may list several files of one number.
+        // A head may list several files with the same number.
         let dir = Path::new(DIR).join(at.to_string());
         let path = dir.join(filename::table(number));
         fs.create_dir(&dir, true).expect("a directory in memory");
@@ -84,7 +85,7 @@ fn read(own: &[u8], others: &[Vec<u8>]) -> rockmill::Result<()> {
     Ok(())
 }
 
-/// Where each further file's place in the block's list begins, as far as the list goes.
+/// The start of each further file's entry in the block's list, as far as the list is readable.
 fn places(block: &[u8]) -> Vec<usize> {
     let (mut out, mut at) = (Vec::new(), BEFORE_LIST);
     for _ in 0..coding::fixed32_at(block, 4).unwrap_or(0) {
@@ -100,7 +101,7 @@ fn places(block: &[u8]) -> Vec<usize> {
     out
 }
 
-/// Has the block say what sizes the further files have.
+/// Writes the sizes of the further files into the block.
 fn set_sizes(block: &mut [u8], others: &[Vec<u8>]) {
     for (at, file) in places(block).into_iter().zip(others) {
         if let Some(size) = block.get_mut(at + 8..at + 16) {
@@ -109,7 +110,7 @@ fn set_sizes(block: &mut [u8], others: &[Vec<u8>]) {
     }
 }
 
-/// The block of the same table without a function.
+/// The block of the same table without a perfect hash function.
 fn without_function(block: &[u8]) -> Option<Vec<u8>> {
     let mut at = *places(block).last()?;
     let lists = if block.get(1)? & 2 == 0 { 1 } else { 2 };
@@ -156,7 +157,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Otherwise nothing that is done to them says anything.
+    /// Otherwise, the damage to them would test nothing.
     #[test]
     fn seeds_are_sound_tables_and_some_have_further_files() {
         let (mut several, mut functions) = (0, 0);

@@ -1,4 +1,4 @@
-//! Where corpora begin: the parts of the fixtures, by target.
+//! The initial inputs of the corpora: the parts of the fixtures, by target.
 
 use rockmill_format::block::{BlockBuilder, BlockBuilderOptions};
 use rockmill_format::compression::{CompressionType, Compressor};
@@ -24,7 +24,7 @@ fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
     }
 }
 
-/// Sound inputs for each target: the parts of every database, of which there are many alike for some.
+/// Sound inputs for each target: the parts of every database; for some targets, many of them are similar.
 pub fn of(target: &str) -> Vec<Vec<u8>> {
     let files = |end: fn(&str) -> bool| {
         let all = fixtures::all().iter().flat_map(|f| f.files.iter());
@@ -35,7 +35,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
         "footer" => files(table).into_iter().map(|b| b[b.len().saturating_sub(FOOTER_LEN_MAX)..].to_vec()).collect(),
         "table" => files(table).into_iter().chain(fixtures::externals()).collect(),
         "tph_table" => pieces::seeds(),
-        // Other versions' tables have sequence numbers and are refused; with those damaged, some are not.
+        // Other versions' tables have sequence numbers and are refused; some with damaged numbers are not.
         "ingest" => fixtures::externals().into_iter().chain(files(table).into_iter().step_by(31)).collect(),
         "wal" => files(|name| name.ends_with(".log")),
         "batch" | "write_batch" => files(|name| name.ends_with(".log")).iter().flat_map(|b| records(b)).collect(),
@@ -74,7 +74,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
     out
 }
 
-/// What the fixtures' databases have not: an extra run, and tables of several files.
+/// Parts that the fixtures' databases lack: an extra run, and tables of several files.
 fn edit_with_pieces() -> Vec<u8> {
     let file = |number: u64, extra_run: u64, pieces: &[(u64, u64, u64)]| {
         let pieces = pieces
@@ -132,12 +132,12 @@ fn blocks(target: &str) -> Vec<Vec<u8>> {
         }
         _ => {}
     }
-    // Properties are found by the name of the first of them.
+    // Properties are found by the name of their first entry.
     let tables = fixtures::all().iter().flat_map(|f| f.files.iter()).filter(|(name, _)| name.ends_with(".sst"));
     tables.step_by(40).filter_map(|(_, bytes)| crate::mend::properties_block(bytes)).collect()
 }
 
-/// Functions of each kind, and hashes to build them from: some of those equal.
+/// Functions of each kind, and hashes to build them from, some of them equal.
 fn perfect_hashes() -> Vec<Vec<u8>> {
     let hashes: Vec<u64> = (0..300u64).map(|key| rockmill_phash::hash_key(&key.to_le_bytes(), 0)).collect();
     let bytes = |hashes: &[u64]| hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect::<Vec<_>>();

@@ -1,6 +1,5 @@
-//! Whole directories by chance, harmed as `rockmill_fuzz::hostile` does it. Everything that the library does with a
-//! directory is done with them. Nothing outside of the directory may change, nothing may hang, panic, or take memory
-//! beyond a bound.
+//! Random directories, harmed by `rockmill_fuzz::hostile`. The test performs every operation that the library has for a
+//! directory. Nothing outside the directory may change, and nothing may hang, panic, or take memory beyond a bound.
 //!
 //! Prints its seed; `ROCKMILL_SEED` repeats a run, `ROCKMILL_FUZZ_SECONDS` makes it longer.
 
@@ -20,11 +19,11 @@ use rockmill_fuzz::{crafted, fixtures};
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
-/// Bytes of memory that a case may take; its files have far fewer.
+/// Limit for the memory of a case in bytes; its files have far fewer.
 const MEMORY: usize = 48 << 20;
-/// What a case may take of the processor, all its threads together; debug builds are slow.
+/// Limit for the processor time of a case, for all its threads together; debug builds are slow.
 const TIME: Duration = Duration::from_secs(40);
-/// After so long by the clock a case is taken to hang.
+/// After this wall-clock time, a case is assumed to hang.
 const HANG: Duration = Duration::from_secs(120);
 
 fn options() -> Options {
@@ -33,7 +32,8 @@ fn options() -> Options {
     options
 }
 
-/// Options that were stored, without paths that lead out of the directory: as a program that opens what others gave.
+/// The stored options, without paths that lead out of the directory: what a program does that opens other people's
+/// data.
 fn kept_inside(mut options: Options, dir: &Path) -> Options {
     let paths = options.values().into_iter().filter(|o| o.name == "wal_dir" || o.name == "db_log_dir");
     let out = |path: &str| !path.is_empty() && Db::check_stored_path(&Options::default(), dir, path).is_err();
@@ -47,7 +47,7 @@ fn kept_inside(mut options: Options, dir: &Path) -> Options {
     options
 }
 
-/// Everything that is done with a directory. Errors are answers.
+/// Performs every operation on a directory. Errors are valid answers.
 fn operate(dice: &mut Dice<'_>, root: &Path) {
     let (dir, backups) = (root.join("db"), root.join("backups"));
     let given = match OptionsLoader::new().load_latest(&dir) {
@@ -92,7 +92,7 @@ fn operate(dice: &mut Dice<'_>, root: &Path) {
     let _ = Db::open_cf_for_read_only(&options(), &dir, &names, false).map(|db| read(&db));
 }
 
-/// One case: what was done to which directory, and what was broken, if anything.
+/// Runs one case. Returns the harm to the directory, and the broken promises, if any.
 fn case(seed: u64) -> (String, Vec<String>) {
     let bytes = seed.to_le_bytes();
     let mut dice = Dice::new(&bytes);

@@ -1,4 +1,4 @@
-//! Every fuzz target over its corpus and over damage done to it by chance: no panic in any thread, no hang, no memory
+//! Every fuzz target on its corpus and on randomly damaged copies of it: no panic in any thread, no hang, no memory
 //! beyond a bound. Prints its seed; `ROCKMILL_SEED` repeats a run, `ROCKMILL_FUZZ_SECONDS` makes it longer, and
 //! `ROCKMILL_FUZZ_TRACE=1` names each case before it runs (for those that end the process).
 
@@ -18,7 +18,7 @@ static ALLOCATOR: Counted = Counted;
 
 /// The thread that runs inputs.
 const CASES: &str = "cases";
-/// After so long by the clock an input is taken to hang. Debug builds on busy machines are slow.
+/// After this wall-clock time, an input is assumed to hang. Debug builds on busy machines are slow.
 const HANG: Duration = Duration::from_secs(120);
 
 fn seconds(share: f64) -> Duration {
@@ -36,7 +36,7 @@ fn seed() -> u64 {
     })
 }
 
-/// What panicked since it was last emptied, in any thread.
+/// The panics in any thread since the list was last emptied.
 fn panics() -> &'static Mutex<Vec<String>> {
     static PANICS: OnceLock<Mutex<Vec<String>>> = OnceLock::new();
     PANICS.get_or_init(|| {
@@ -56,13 +56,13 @@ fn panics() -> &'static Mutex<Vec<String>> {
     })
 }
 
-/// Measured memory is the whole process's, so one case runs at a time.
+/// Memory is measured for the whole process, so one case runs at a time.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A thread that runs cases one after the other, so that one that hangs can be told.
+/// A thread that runs cases one after another, so that a hang is detected.
 struct Runner {
     cases: mpsc::Sender<(Body, Arc<Vec<u8>>)>,
     done: mpsc::Receiver<(memory::Use, Duration)>,
@@ -88,7 +88,7 @@ impl Runner {
         Self { cases, done }
     }
 
-    /// Runs one input; `None` when it broke no promise.
+    /// Runs one input; `None` if it broke no promise.
     fn run(&self, name: &str, body: Body, input: &Arc<Vec<u8>>, room: usize) -> Option<String> {
         if std::env::var_os("ROCKMILL_FUZZ_TRACE").is_some() {
             let path = keep(name, input);
@@ -110,7 +110,7 @@ impl Runner {
     }
 }
 
-/// Writes an input where it can be found again.
+/// Writes an input to a file where it can be found again.
 fn keep(name: &str, input: &[u8]) -> PathBuf {
     let dir = root().join("target/hostile").join(name);
     let path = dir.join(format!("{:016x}", rockmill_format::hash::hash64(input)));
@@ -135,7 +135,7 @@ fn report(broken: Vec<String>) {
     assert!(broken.is_empty(), "{} inputs broke a promise:\n{}", broken.len(), broken.join("\n\n"));
 }
 
-/// Targets that open databases: slow, and never so small.
+/// Targets that open databases: they are slow, even for the smallest input.
 fn is_slow(name: &str) -> bool {
     matches!(
         name,
@@ -204,7 +204,7 @@ fn whole_databases_with_damaged_files() {
     report(broken);
 }
 
-/// Specs and results that were written once are written the same way now. A change needs a new version of the encoding.
+/// Specs and results are written exactly as they were in the past. A change needs a new version of the encoding.
 #[test]
 fn job_specs_and_results_are_written_as_before() {
     let committed = corpus("job_spec");
@@ -219,7 +219,7 @@ fn job_specs_and_results_are_written_as_before() {
     }
 }
 
-/// An item of a list takes more memory than its bytes in a message: what lists take is bounded beside these.
+/// An item of a list takes more memory than its bytes in a message: lists have their own limit.
 #[test]
 fn long_lists_of_jobs_take_no_more_memory_than_they_may() {
     let _alone = alone();
@@ -242,7 +242,7 @@ fn long_lists_of_jobs_take_no_more_memory_than_they_may() {
     assert_eq!((read, refused), (12, 11));
 }
 
-/// The fixtures themselves are sound: otherwise nothing above says anything.
+/// The fixtures themselves are sound: otherwise the tests above would show nothing.
 #[test]
 fn fixtures_are_sound() {
     let _alone = alone();

@@ -1,12 +1,13 @@
-//! Reads several files in an interleaved order and writes one, by each implementation of batched I/O in turn: what the
-//! I/O of a compaction costs without the merge.
+//! Reads several files in an interleaved order and writes one, with each implementation of batched I/O in turn: the
+//! cost of a compaction's I/O without the merge.
 //!
 //! ```text
 //! cargo run --release -p rockmill-io --example ring_copy -- DIR [files=4] [mib=128] [rounds=7] [variants=...]
 //! ```
 //!
-//! The variants alternate within each round. Printed are medians, and for each variant the median of its ratio to the
-//! first one, round by round, since these machines are shared and drift. GB/s is of the input; as much is written.
+//! The variants alternate within each round. It prints medians, and for each variant the median of its per-round ratio
+//! to the first variant, because the speed of shared machines drifts. GB/s refers to the input; the same amount is
+//! written.
 
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits, ReadOptions, ReadPlan, Span};
 use rockmill_io::{FileSystem, PosixFileSystem, WritableFile, WriteOptions};
@@ -84,7 +85,7 @@ struct Outcome {
     enters: u64,
 }
 
-/// CPU time of all threads of this process, those that the kernel runs for it included.
+/// CPU time of all threads of this process, including kernel threads that work for it.
 fn cpu_seconds() -> f64 {
     let mut nanos = 0u64;
     for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
@@ -121,7 +122,7 @@ fn copy(io: &BatchIo, variant: &Variant, inputs: &[PathBuf], output: &Path) -> i
         let mut ended = Vec::new();
         for &run in &open {
             match stream.next(run)? {
-                // As blocks would go: some KiB at a time, copied once.
+                // Like blocks: some KiB at a time, copied once.
                 Some(window) => {
                     for block in window.chunks(16 << 10) {
                         writer.space(block.len())?.copy_from_slice(block);
@@ -185,7 +186,7 @@ fn main() -> io::Result<()> {
     let all = variants();
     let chosen: Vec<&Variant> = names.split(',').filter_map(|name| all.iter().find(|v| v.name == name)).collect();
     let mut results: Vec<Vec<Outcome>> = chosen.iter().map(|_| Vec::new()).collect();
-    // One arena and ring for each variant, as a compaction thread has for its life.
+    // One arena and ring for each variant, as for the life of a compaction thread.
     let mut ios = Vec::new();
     for variant in &chosen {
         let io = fs.batch_io(variant.kind, &variant.limits)?;

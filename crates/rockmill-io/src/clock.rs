@@ -41,7 +41,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until told otherwise, for tests. A sleep moves it on at once. Clones show the same time.
+/// A clock that moves only when told to, for tests. A sleep advances it immediately. Clones show the same time.
 #[derive(Debug, Clone, Default)]
 pub struct ManualClock {
     nanos: Arc<AtomicU64>,
@@ -57,7 +57,7 @@ impl ManualClock {
     /// Moves the time on.
     pub fn advance(&self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        // Stops at the end of time instead of starting over.
+        // Stops at the largest value instead of wrapping around.
         let _ = self.nanos.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| Some(now.saturating_add(nanos)));
     }
 }

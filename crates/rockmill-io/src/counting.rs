@@ -1,4 +1,4 @@
-//! A file system that counts what goes through it, for statistics.
+//! A file system that counts calls and bytes, for statistics.
 
 use crate::fs::{
     Access, AccessPattern, Ahead, Entry, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What was counted up to some moment. Subtract two to have what was between.
+        /// Counts up to some moment. The difference of two is the count in between.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct IoCounts {
             $($(#[$doc])* pub $name: u64,)*
@@ -61,7 +61,7 @@ counters! {
     writes,
     /// Bytes appended.
     write_bytes,
-    /// Times that write-back was started before a sync asked for it.
+    /// How often write-back was started before a sync.
     write_backs,
     /// Syncs of files.
     syncs,
@@ -71,19 +71,19 @@ counters! {
     closes,
     /// Everything else: renames, deletions, links, truncations, listings, sizes, locks.
     metadata,
-    /// Of the reads, those that a ring did: one call hands over several.
+    /// Reads done by a ring; one call submits several.
     ring_reads,
     /// Of the writes, the same.
     ring_writes,
-    /// Of the syncs and starts of write-back, the same.
+    /// The same for syncs and starts of write-back.
     ring_syncs,
-    /// Calls that handed transfers to a ring or waited for them.
+    /// Calls that submitted transfers to a ring or waited for them.
     ring_enters,
 }
 
 impl IoCounts {
-    /// Calls by kind: an estimate of system calls. A read that the kernel answered in parts counts once, and what a
-    /// ring transfers as the calls that handed it over.
+    /// Calls by kind: an estimate of system calls. A read that the kernel answered in parts counts once; ring transfers
+    /// count as the calls that submitted them.
     pub fn calls_by_kind(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let syncs = self.syncs + self.write_backs;
         [
@@ -118,7 +118,7 @@ pub struct CountingFileSystem {
 }
 
 impl CountingFileSystem {
-    /// Counts what goes to `inner` through the result.
+    /// Counts the calls to `inner` through the result.
     pub fn new(inner: Arc<dyn FileSystem>) -> Self {
         Self { inner, counters: Arc::default() }
     }
@@ -220,7 +220,7 @@ impl FileSystem for CountingFileSystem {
     }
 }
 
-/// What a ring does with the files' descriptors, which their wrappers do not see.
+/// Counts a ring's transfers on the files' descriptors, which the wrappers do not see.
 impl BatchObserver for Counters {
     fn read(&self, bytes: u64) {
         add(&self.reads, 1);

@@ -1,7 +1,8 @@
 //! Files, directories, time and locks behind traits.
 //!
-//! Everything the store does to the outside goes through a [`FileSystem`] and a [`Clock`], so that tests can replace
-//! both by a memory twin that records, fails, tears and forgets. All `unsafe` of file I/O is in this crate.
+//! All of the store's I/O goes through a [`FileSystem`] and a [`Clock`], so that tests can replace both with in-memory
+//! versions that can record changes, fail, tear writes and lose unsynced data. All `unsafe` of file I/O is in this
+//! crate.
 
 #![cfg_attr(all(unix, not(rings)), expect(dead_code, reason = "some of it only rings use (`build.rs`)"))]
 

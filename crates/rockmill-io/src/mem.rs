@@ -44,14 +44,14 @@ const FREE_SPACE_DEFAULT: u64 = 1 << 40;
 /// Longest file that a truncate makes: there are no holes here, every byte takes memory.
 const FILE_BYTES_MAX: u64 = 16 << 30;
 
-/// The files, and what goes on with them.
+/// The files, and their state while the file system is in use.
 #[derive(Debug)]
 struct Live {
     tree: Tree,
     recording: Option<Recording>,
     /// Bytes that all files together may have; `None` for no limit.
     capacity: Option<u64>,
-    /// The same of directories that are devices of their own.
+    /// The same for directories that are separate devices.
     devices: BTreeMap<Id, u64>,
     /// What modification times are taken from.
     clock: Arc<dyn Clock>,
@@ -103,7 +103,7 @@ struct Shared {
     batch: Mutex<Batch>,
 }
 
-/// How batched I/O goes.
+/// How batched I/O is performed.
 #[derive(Debug)]
 struct Batch {
     order: CallOrder,
@@ -118,7 +118,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// What stands for a ring here.
+    /// The simulation of a ring.
     fn ring(&self, limits: &BatchLimits) -> io::Result<BatchIo> {
         let batch = self.batch.lock();
         match &batch.refused {
@@ -228,18 +228,18 @@ impl MemFileSystem {
         Ok(())
     }
 
-    /// From now on keeps every change, for [`replay`](Self::replay); forgets what was recorded before.
+    /// From now on records every change for [`replay`](Self::replay); discards the previous recording.
     pub fn start_recording(&self) {
         let mut live = self.shared.live.write();
         live.recording = Some(Recording { base: live.tree.clone(), events: Vec::new() });
     }
 
-    /// Changes recorded so far: the crash point that stands for now. 0 when not recording.
+    /// Number of changes recorded so far: the current crash point. 0 when not recording.
     pub fn recorded(&self) -> usize {
         self.shared.live.read().recording.as_ref().map_or(0, |recording| recording.events.len())
     }
 
-    /// What was recorded so far, to be stepped through; `None` when not recording.
+    /// The recording so far, for stepping through it; `None` when not recording.
     pub fn replay(&self) -> Option<Replay> {
         self.shared.live.read().recording.clone().map(Replay::new)
     }
@@ -290,8 +290,8 @@ impl MemFileSystem {
         self.shared.counts[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// In which order the operations of batched I/O made from now on happen, which stands for a ring. By chance, from
-    /// the same seed each time, when nothing was said.
+    /// The order in which operations of batched I/O created from now on happen; this simulates a ring. The default is
+    /// random, with the same seed each time.
     pub fn set_batch_order(&self, order: CallOrder) {
         self.shared.batch.lock().order = order;
     }

@@ -1,10 +1,10 @@
-//! Names for the calls of the I/O layer, and what a test can make of one.
+//! The calls of the I/O layer, and the faults that a test can inject.
 
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// A kind of call, at the level of the kernel: an append that only fills a buffer is none.
+/// A kind of kernel-level call: an append that only fills a buffer does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "each is the FileSystem or file method of that name, or said below")]
@@ -67,7 +67,7 @@ impl OpKind {
     ];
 }
 
-/// One call, as a fault hook sees it before it happens.
+/// One call, as a fault hook sees it before its execution.
 #[derive(Debug, Clone, Copy)]
 pub struct Op<'a> {
     /// Which call.
@@ -90,22 +90,23 @@ pub enum Fault {
     /// It happens as asked.
     #[default]
     None,
-    /// It does not happen and fails. A failed sync loses what it should have made durable, as Linux may.
+    /// The call fails without effect. A failed sync loses the data that it should have made durable, as Linux may.
     Error(io::Error),
-    /// A write: only the first bytes happen, then it fails (a disk running full). A sequential read: at most so many
-    /// bytes (at least one) and no failure. Anything else: the failure alone.
+    /// A write: only the first bytes are written, then it fails (a full disk). A sequential read: returns at most this
+    /// many bytes (at least one) without a failure. Any other call: only the failure.
     Partial(usize, io::Error),
-    /// A transfer, also of a batch ([`crate::ring`]): the kernel takes or gives at most so many bytes (at least one)
-    /// without a failure, and what is missing is asked for again, which is a call of its own. Anything else: as asked.
+    /// A transfer, also in a batch ([`crate::ring`]): the kernel transfers at most this many bytes (at least one)
+    /// without a failure; the rest is requested in another call. Any other call: executed normally.
     Short(usize),
-    /// A read: this bit of the transfer arrives flipped, counted from the lowest bit of the first byte.
+    /// A read: this bit of the transferred data is flipped, counted from the lowest bit of the first byte.
     FlipBit(u64),
     /// It happens after this time.
     Delay(Duration),
-    /// It happens when this function returns, which runs in the thread of the call; other calls go on meanwhile.
+    /// The call is executed when this function returns. The function runs in the calling thread; other calls continue
+    /// meanwhile.
     After(Box<dyn FnOnce() + Send>),
-    /// What becomes of it is decided later: by this function, which runs in the thread of the call; other calls go on
-    /// meanwhile. Its answer is not decided later again.
+    /// This function decides later. It runs in the calling thread; other calls continue meanwhile. Its answer must not
+    /// be deferred again.
     Deferred(Box<dyn FnOnce() -> Fault + Send>),
 }
 
@@ -130,10 +131,10 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// The function that decides. It runs inside the call; it may take crash images, but must make no call of its own.
+/// The function that decides. It runs inside the call; it may take crash images, but must not make other calls.
 pub type FaultHook = Box<dyn FnMut(&Op<'_>) -> Fault + Send>;
 
-/// A function that only fails calls: those for which it gives an error. The same holds for it.
+/// A function that only makes calls fail: those for which it returns an error. The same rules apply to it.
 pub type FailHook = Box<dyn FnMut(&Op<'_>) -> Option<io::Error> + Send>;
 
 #[cfg(test)]

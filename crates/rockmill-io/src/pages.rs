@@ -1,16 +1,17 @@
-//! Memory straight from the kernel, on huge pages where it gives them.
+//! Memory directly from the kernel, on huge pages if available.
 //!
-//! For what is large, filled with data that is searched at random, and used again: on pages of 4 KiB each first touch
-//! is a fault, and each look a miss in the TLB, which is dearer still under a hypervisor.
+//! For large, reused memory with random access: on 4 KiB pages, each first touch is a page fault, and each access a TLB
+//! miss, which is even more expensive under a hypervisor.
 
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 
-/// What pieces are a multiple of, and aligned to: a huge page of x86-64, and of ARM with pages of 4 KiB.
+/// Size unit and alignment of pieces: a huge page of x86-64, and of ARM with pages of 4 KiB.
 pub const PIECE: usize = 2 << 20;
 
-/// A piece of memory of its own: whole huge pages, all zero at first. Who has it decides who may touch which part.
+/// A separate piece of memory: whole huge pages, all zero at first. Its owner decides which thread may access which
+/// part.
 pub struct Pages {
     start: NonNull<u8>,
     len: usize,
@@ -22,15 +23,15 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// At least `len` bytes, rounded up to whole [pieces](PIECE). Asks for huge pages; where transparent huge pages are
-    /// switched off, it is on small ones.
+    /// At least `len` bytes, rounded up to whole [pieces](PIECE). Requests huge pages; if transparent huge pages are
+    /// disabled, uses small ones.
     pub fn new(len: usize) -> io::Result<Self> {
         let len = len.max(1).checked_next_multiple_of(PIECE).filter(|&n| n <= isize::MAX as usize - PIECE);
         let len = len.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         Ok(Self { start: map(len)?, len })
     }
 
-    /// Touches every page, so that whoever uses it waits for none.
+    /// Touches every page, so that later uses do not wait for page faults.
     pub fn touch(&mut self) {
         for at in (0..self.len).step_by(4096) {
             // SAFETY: within the piece, which `&mut self` makes this thread's alone.
@@ -38,7 +39,7 @@ impl Pages {
         }
     }
 
-    /// Where it starts, for all of it.
+    /// Its start, for the whole of it.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -51,7 +51,7 @@ fn is_link() -> io::Error {
     not_plain("it is a symbolic link, which is not followed here: look where it leads, then move the file itself there")
 }
 
-/// The refusal of what is no file.
+/// The error for something that is not a regular file.
 fn no_file() -> io::Error {
     not_plain("it is no regular file but a directory, pipe, socket or device: remove or rename it")
 }
@@ -72,7 +72,7 @@ impl PosixFileSystem {
         Self { beneath: None, access: None }
     }
 
-    /// How a path is to be looked up.
+    /// How a path is resolved.
     fn locate(&self, path: &Path) -> io::Result<At> {
         let Some(base) = &self.beneath else { return At::path(path) };
         let outside = || not_plain(format!("it is not below {}", base.display()));
@@ -137,7 +137,7 @@ impl PosixFileSystem {
         Ok(file)
     }
 
-    /// Opens a file for writing that is there; `anew` if it is to be written over.
+    /// Opens an existing file for writing; `anew` if it will be overwritten.
     fn open_to_change(&self, path: &Path, flags: libc::c_int, anew: bool) -> io::Result<File> {
         let flags = flags | libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
         let file = match sys::open_at(&self.locate(path)?, flags, 0) {
@@ -314,7 +314,7 @@ impl FileSystem for PosixFileSystem {
 
     fn modified_seconds(&self, path: &Path) -> io::Result<u64> {
         let stat = self.stat(path).map_err(|e| path_error("stat", path, e))?;
-        // Times before the epoch are nobody's; the epoch stands for them.
+        // No file has a time before the epoch; use the epoch for it.
         Ok(u64::try_from(stat.modified).unwrap_or(0))
     }
 

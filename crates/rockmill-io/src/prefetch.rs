@@ -1,9 +1,9 @@
-//! Telling the CPU of memory that is wanted soon.
+//! Tells the CPU about memory that is needed soon.
 
 /// Bytes that the CPU fetches at once.
 const LINE: usize = 64;
 
-/// Begins to bring `bytes` into the caches. Changes nothing but time; where the CPU has no such instruction, nothing.
+/// Begins to load `bytes` into the caches. Affects only speed; does nothing if the CPU has no such instruction.
 #[inline]
 pub fn prefetch(bytes: &[u8]) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

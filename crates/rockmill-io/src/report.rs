@@ -1,5 +1,5 @@
-//! Files of reports, under names that a person gives on a command line. They are no files of a database: what has the
-//! name is written over, and `/dev/stdout` is as good as any.
+//! Report files, with names from a command line. They are not database files: an existing file is overwritten, and
+//! `/dev/stdout` is allowed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -8,17 +8,17 @@ use std::path::Path;
 
 use crate::posix::{clear_nonblock, effective_user};
 
-/// Links of links that are looked at, as the kernel follows them.
+/// Limit of followed links, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Opens a report for writing, empty. A link under the name, and one that it leads to, is followed only if root or the
-/// process's user made it: in a directory that others may write to, anybody could have put one where a report is
-/// expected. The directories on the way are the caller's. A pipe must have a reader.
+/// Opens a report for writing, empty. A link with this name, and links that it leads to, are followed only if root or
+/// the process's user created them: in a directory that others may write to, anyone could have placed a link where a
+/// report is expected. The directories of the path are the caller's responsibility. A pipe must have a reader.
 ///
 /// # Errors
-/// The file cannot be made or opened; `PermissionDenied` where the name is somebody else's link.
+/// The file cannot be made or opened; `PermissionDenied` if the name is someone else's link.
 pub fn create(path: &Path) -> io::Result<File> {
-    // Names in /dev and /proc are the system's, whoever their links seem to belong to in a container.
+    // Names in /dev and /proc belong to the system, regardless of the apparent owner of their links in a container.
     let is_systems = |name: &Path| name.starts_with("/dev") || name.starts_with("/proc");
     let (mut name, mut links) = (path.to_path_buf(), 0);
     while !is_systems(&name) {
@@ -36,7 +36,7 @@ pub fn create(path: &Path) -> io::Result<File> {
         name = name.parent().map_or_else(|| to.clone(), |dir| dir.join(&to));
         links += 1;
     }
-    // What becomes a link after this look is not followed, either.
+    // A link created after this check is not followed either.
     let follow = if links == 0 && !is_systems(path) { libc::O_NOFOLLOW } else { 0 };
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o644);
@@ -69,7 +69,7 @@ mod tests {
         symlink(&report, &link).unwrap();
         write(&link, "one's own link").unwrap();
         assert_eq!(fs::read_to_string(&report).unwrap(), "one's own link");
-        // As another user made it, where a test may do that.
+        // As if another user had created it, if the test may do that.
         if lchown(&link, Some(65534), Some(65534)).is_ok() {
             let e = write(&link, "x").unwrap_err();
             assert!(e.to_string().contains("link of user 65534"), "{e}");

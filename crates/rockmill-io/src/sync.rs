@@ -31,11 +31,11 @@ pub fn has_ended<T>(thread: &thread::JoinHandle<T>) -> bool {
     }
 }
 
-/// How often a thread looks at what it waits for before it lets others run: some tenths of a microsecond. A schedule
-/// explorer gains nothing from the second look.
+/// How often a thread checks for what it waits for before it yields: for some tenths of a microsecond. In a schedule
+/// explorer, a second check has no use.
 const SPINS: usize = if cfg!(rockmill_shuttle) { 1 } else { 5 };
 
-/// How often it lets others run before it sleeps: some 40 µs where there are none.
+/// How often it yields before it sleeps: for about 40 µs if no other thread is ready.
 const YIELDS: usize = if cfg!(rockmill_shuttle) { 0 } else { 100 };
 
 /// A wait that begins by looking, then lets other threads run (`sched_yield`), and ends in sleep: a thread that sleeps

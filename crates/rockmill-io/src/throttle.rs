@@ -46,14 +46,14 @@ pub struct DeviceModel {
     pub write_bytes_per_second: u64,
     /// Bytes of both together each second.
     pub total_bytes_per_second: u64,
-    /// How long each operation takes beside its bytes.
+    /// The time for each operation in addition to the time for its bytes.
     pub latency: Duration,
     /// Operations that are under way at a time.
     pub queue_depth: usize,
 }
 
 impl DeviceModel {
-    /// True where nothing is limited.
+    /// True if nothing is limited.
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
@@ -65,7 +65,7 @@ enum Direction {
     Write,
 }
 
-/// When the device will have done what it was given so far, in nanoseconds of the clock.
+/// When the device will have finished everything submitted so far, in nanoseconds of the clock.
 #[derive(Debug, Default)]
 struct Booked {
     read: u64,
@@ -105,7 +105,7 @@ impl Device {
             Direction::Write => booked.written,
         };
         let free = free.max(booked.both);
-        // Who slept too long came too late with what it has: that is not the device's fault.
+        // A caller that slept too long submits too late: that is not the device's fault.
         let earlier = start.saturating_sub(free).min(booked.overslept);
         booked.overslept -= earlier;
         let begin = free.max(start - earlier);
@@ -478,7 +478,7 @@ mod tests {
         assert_eq!([ms(0, 100), ms(1, 8), ms(2, 8), ms(3, 8), ms(8, 8)], [1, 8, 4, 3, 1]);
     }
 
-    /// Both directions together have a limit of their own, and beside each other both reach theirs below it.
+    /// Both directions also share a total limit. Below it, both reach their own limits at the same time.
     #[test]
     fn directions_share_the_device() {
         let seconds = |total| {

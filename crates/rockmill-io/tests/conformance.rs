@@ -1,4 +1,4 @@
-//! One suite over every file system: what the traits promise holds on the disk, buffered and direct, and in memory.
+//! One suite for all file systems: the contracts of the traits hold on the disk, buffered and direct, and in memory.
 
 use rockmill_io::aligned::AlignedBuf;
 use rockmill_io::error::raw_os_error;
@@ -36,12 +36,12 @@ impl Place {
     }
 }
 
-/// A directory on the disk that the tests were built on: the usual temporary one may be in memory.
+/// A directory on the disk of the build directory: the usual temporary directory may be in memory.
 fn real_dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Runs a test in each place. Says so when the disk refuses direct I/O, and tests the fallback then.
+/// Runs a test in each place. If the disk refuses direct I/O, reports that and tests the fallback.
 fn everywhere(test: impl Fn(&Place)) {
     for (name, direct) in [("posix", false), ("posix, direct", true)] {
         let dir = real_dir();
@@ -79,7 +79,7 @@ fn everywhere(test: impl Fn(&Place)) {
     }
 }
 
-/// Bytes that are not the same anywhere near.
+/// Bytes without repetitions nearby.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
 }
@@ -144,7 +144,7 @@ fn an_offset_beyond_any_file_is_an_error_or_the_end_and_no_panic() {
     });
 }
 
-/// Appends of all sizes with flushes and syncs between, against a plain vector.
+/// Appends of all sizes with flushes and syncs in between, compared with a plain vector.
 #[test]
 fn any_mix_of_appends_flushes_and_syncs_gives_the_same_bytes() {
     everywhere(|place| {

@@ -1,4 +1,4 @@
-//! The memory file system's promises to crash and fault tests.
+//! The memory file system's guarantees for crash and fault tests.
 
 use rockmill_io::error::{is_not_plain, is_out_of_space, raw_os_error};
 use rockmill_io::{CrashMode, Fault, FileSystem, MemFileSystem, OpKind, WriteOptions};
@@ -141,7 +141,7 @@ fn a_rename_between_directories_settles_with_either_directory() {
     }
 }
 
-/// What of these names is in a directory, over many seeds.
+/// The subsets of these names that are in a directory, over many seeds.
 fn name_sets(fs: &MemFileSystem, dirs: &[&str], mode: fn(u64) -> CrashMode) -> BTreeSet<Vec<String>> {
     let image = |seed| {
         let after = fs.crash_image(mode(seed));
@@ -179,7 +179,7 @@ fn without_a_journal_any_unsynced_name_may_be_lost_without_the_others() {
     assert_eq!(name_sets(&fs, &["/db"], CrashMode::Hostile).len(), 8);
     fs.sync_dir(p("/db")).unwrap();
     assert_eq!(name_sets(&fs, &["/db"], CrashMode::Hostile).len(), 1);
-    // Removals, too: the newer one may be on the disk and the older not.
+    // Also removals: the newer one may be on the disk and the older one not.
     fs.remove(p("/db/a")).unwrap();
     fs.remove(p("/db/b")).unwrap();
     assert_eq!(name_sets(&fs, &["/db"], CrashMode::Hostile).len(), 4);
@@ -224,7 +224,7 @@ fn random_crashes_keep_lose_and_tear_in_whole_sectors() {
     file.append(&[1; 4096]).unwrap();
     file.sync().unwrap();
     fs.sync_dir(p("/db")).unwrap();
-    // Appends behind the synced part, one sector after the other, some in one write.
+    // Appends after the synced part, one sector after the other, some in one write.
     for i in 2..10_u8 {
         file.append_and_flush(&vec![i; 512 * (1 + usize::from(i % 3))]).unwrap();
     }
@@ -428,7 +428,7 @@ fn a_failed_sync_loses_the_data_and_the_file_never_works_again() {
     assert_eq!(read(&fs.crash_image(CrashMode::SyncedOnly), "/db/f").unwrap(), b"");
 }
 
-/// The same work with each call failed in turn: every failure surfaces, and none is counted past.
+/// The same work with each call failed in turn: every failure is reported, and none is missed.
 #[test]
 fn each_call_can_fail_once_and_the_failure_surfaces() {
     fn work(fs: &MemFileSystem) -> io::Result<()> {
@@ -565,7 +565,7 @@ fn a_short_transfer_is_gone_on_with_by_a_call_of_its_own() {
     assert_eq!(fs.open_random(p("/db/f"), false).unwrap().read_at(7, &mut buf).unwrap(), 3, "the end of the file");
     assert_eq!(fs.open_sequential(p("/db/f")).unwrap().read(&mut buf).unwrap(), 4);
     assert_eq!(fs.read_to_vec(p("/db/f")).unwrap(), b"0123456789");
-    // A power cut, or a failure, between the calls of one write leaves a part of it.
+    // A power cut or a failure between the calls of one write leaves a part of it.
     let mut calls = 0;
     fs.set_hook(Box::new(move |op| match op.kind {
         OpKind::Write if calls == 0 => {

@@ -1,4 +1,4 @@
-//! Links, pipes and devices where the store looks for its files, and whose what it makes is.
+//! Links, pipes and devices in the place of the store's files, and the ownership of files that it creates.
 
 use rockmill_io::error::is_not_plain;
 use rockmill_io::{Access, EntryKind, FileSystem, PosixFileSystem, View, WriteOptions};
@@ -44,7 +44,7 @@ fn am_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// True if this is root, who can make files of others and act as them.
+/// True if this is root, which can create files of other users and act as them.
 fn needs_root(test: &str) -> bool {
     if !am_root() {
         skip(test, &Needs::Root.because("the test gives files to another user"));
@@ -88,7 +88,7 @@ fn creating_takes_the_name_and_touches_nothing_that_it_led_to() {
     }
     assert_eq!(fs::read(&victim).unwrap(), b"precious");
     assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1);
-    // What is no file stays: it may be one of the machine's devices.
+    // Anything other than a file stays: it may be one of the machine's devices.
     mkfifo(&path);
     let e = create(false).unwrap_err();
     assert!(is_not_plain(&e) && path.exists(), "{e}");
@@ -154,7 +154,7 @@ fn a_table_that_its_owner_moved_is_read_through_its_link() {
     assert_eq!(FS.open_random(&path, false).unwrap().read_at(0, &mut bytes).unwrap(), 5);
     assert_eq!((&bytes, FS.file_size(&path).unwrap()), (b"table", 5));
     assert_eq!(FS.entry(&path).unwrap().unwrap().kind, EntryKind::Link);
-    // A second name would be one of the link.
+    // A second name would be a name of the link.
     let e = FS.hard_link(&path, &dir.path().join("second")).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::Unsupported, "{e}");
     FS.remove(&path).unwrap();
@@ -296,7 +296,8 @@ fn root_gives_what_it_makes_to_the_directory_s_owner() {
         assert!(fs_.entry(&dir.path().join(name)).unwrap().unwrap().ours);
         assert!(!FS.entry(&dir.path().join(name)).unwrap().unwrap().ours);
     }
-    // An old file of root's in that directory is not given away: its owner may have moved it there.
+    // The owner of root's old file in that directory does not change: the directory's owner may have moved the file
+    // there.
     let old = dir.path().join("other/LOCK");
     fs::create_dir(dir.path().join("other")).unwrap();
     fs::write(&old, "").unwrap();
@@ -310,7 +311,7 @@ fn who_may_not_write_cannot_hold_the_lock() {
     let path = dir.path().join("LOCK");
     drop(FS.lock(&path).unwrap());
     assert_eq!(mode(&path), 0o600);
-    // As RocksDB makes it: who may open it for reading may hold a read lock, which keeps writers out.
+    // As RocksDB creates it: a user that may read it can hold a read lock, which blocks writers.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let held = FS.lock(&path).unwrap();
     assert_eq!(mode(&path), 0o600);
@@ -342,14 +343,14 @@ fn a_lock_file_is_no_link_and_no_pipe() {
     mkfifo(&path);
     assert!(is_not_plain(&FS.lock(&path).unwrap_err()));
     fs::remove_file(&path).unwrap();
-    // The rights of a file that has another name are not ours to change.
+    // The permissions of a file with another name must not be changed.
     fs::hard_link(&victim, &path).unwrap();
     drop(FS.lock(&path).unwrap());
     assert_eq!((mode(&victim), fs::read(&victim).unwrap()), (0o644, b"precious".to_vec()));
     assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1);
 }
 
-/// What the test below does as another user: the name of the directory is in the environment.
+/// The part of the test below that runs as another user: the directory's name is in the environment.
 const AS_NOBODY: &str = "ROCKMILL_TEST_NAMES_DIR";
 
 #[test]
@@ -377,7 +378,7 @@ fn a_user_without_rights_has_the_same_protection() {
     let dir = dir();
     fs::write(dir.path().join("theirs"), "readable").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    // The other user may not be able to enter the directory that the test was built in.
+    // The other user may not be able to enter the build directory.
     let program = dir.path().join("test");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,5 @@
-//! What only the real file system has: locks between processes, the number of system calls, reserved space, full disks.
+//! Features of the real file system only: locks between processes, the number of system calls, reserved space, full
+//! disks.
 
 use rockmill_io::{Ahead, CountingFileSystem, FileSystem, PosixFileSystem, WriteOptions};
 use rockmill_skip::{Needs, skip};
@@ -10,15 +11,15 @@ use std::sync::Arc;
 
 const FS: PosixFileSystem = PosixFileSystem::new();
 
-/// A directory on the disk that the tests were built on: the usual temporary one may be in memory.
+/// A directory on the disk of the build directory: the usual temporary directory may be in memory.
 fn real_dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 const CHILD_LOCKS: &str = "ROCKMILL_TEST_LOCK_PATH";
 
-/// Not a test by itself: the other process of the lock tests. Tries the lock, says how that went, and holds it until
-/// its input ends.
+/// Not a test by itself: the other process of the lock tests. Tries the lock, prints the result, and holds it until its
+/// input ends.
 #[test]
 fn child_process() {
     let Some(path) = std::env::var_os(CHILD_LOCKS) else { return };
@@ -30,7 +31,7 @@ fn child_process() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Starts the other process and waits for what it says about the lock.
+/// Starts the other process and waits for its result.
 fn child_locks(path: &Path) -> (std::process::Child, String) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_process", "--nocapture"])
@@ -42,7 +43,7 @@ fn child_locks(path: &Path) -> (std::process::Child, String) {
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut lines = output.by_ref().lines().map(Result::unwrap);
     let said = lines.find_map(|line| line.strip_prefix("CHILD ").map(str::to_owned));
-    // Kept open: the child still has its test's result to print.
+    // Kept open because the child still has to print its test's result.
     child.stdout = Some(output.into_inner());
     (child, said.expect("the child says how it went"))
 }
@@ -62,7 +63,7 @@ fn a_lock_excludes_other_processes_and_names_the_holder() {
     let said = child_said(&path);
     assert!(said.starts_with("WouldBlock"), "{said}");
     assert!(said.contains(&format!("process {}", std::process::id())) && said.contains("LOCK"), "{said}");
-    // POSIX releases a process's lock when any descriptor of the file is closed: a second try must not open it.
+    // POSIX releases a process's lock when any descriptor of the file is closed: a second attempt must not open it.
     FS.lock(&path).unwrap_err();
     std::fs::hard_link(&path, dir.path().join("ALIAS")).unwrap();
     let error = FS.lock(&dir.path().join("ALIAS")).unwrap_err();
@@ -113,7 +114,7 @@ fn asking_for_write_back_as_it_goes_changes_no_byte() {
     let path = dir.path().join("f");
     let options = WriteOptions { buffer_size: 10_000, bytes_per_sync: 100_000, ..Default::default() };
     let mut file = FS.create(&path, options).unwrap();
-    // The last MiB is left alone, so this must be longer.
+    // The last MiB is skipped, so the file must be longer.
     let data: Vec<u8> = (0..3_000_000_u32).map(|i| (i / 7) as u8).collect();
     for piece in data.chunks(3_333) {
         file.append(piece).unwrap();
@@ -180,7 +181,7 @@ fn a_file_is_made_longer_ahead_until_it_is_closed() {
     assert_eq!(file.len(), 200 + (1 << 20), "what was appended counts");
     file.sync().unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 << 20, "the next step");
-    // Zeros are there until they are used up, whatever is allocated.
+    // Zeros remain until they are used up, regardless of allocations.
     file.extend_ahead(Ahead::Zeros(64 << 10));
     file.append_and_flush(&[3; 1 << 20]).unwrap();
     let end = 200 + (2 << 20);
@@ -198,7 +199,7 @@ fn a_file_is_made_longer_ahead_until_it_is_closed() {
 
 #[test]
 fn a_file_system_without_direct_io_falls_back() {
-    // Memory file systems take the flag or refuse it, by kernel version; the bytes arrive in any case.
+    // Depending on the kernel version, memory file systems accept or refuse the flag; the bytes arrive in any case.
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
         return skip("a_file_system_without_direct_io_falls_back", &Needs::Shm.because("there is no /dev/shm"));
     };
@@ -248,7 +249,7 @@ fn direct_reads_are_aligned_as_the_kernel_tells_and_the_kernel_takes_them() {
     let block = file.direct_alignment();
     assert!(block.is_power_of_two() && (512..=4096).contains(&block), "{block}");
     println!("direct reads in blocks of {block}");
-    // The same without this library: what it says goes through.
+    // The same without this library, which must report the same.
     let Ok(raw) = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path) else {
         return skip("direct_reads_are_aligned", &Needs::DirectIo.because("the temporary directory's refuses it"));
     };

@@ -1,4 +1,4 @@
-//! Batched I/O: what the ring, plain calls and memory must all do alike, and what becomes of every fault on the way.
+//! Batched I/O: the common behaviour of the ring, plain calls and memory, and the handling of all faults.
 
 #[path = "ring/faults.rs"]
 mod faults;

@@ -25,9 +25,9 @@ struct arena_map {
 #define NAME_ARENA() asm volatile("" ::"r"(&arena))
 
 /*
- * True, unless the kernel ends the loop (`may_goto`): it looks at the clock after 65,535 steps of a function's frame
- * and ends the loop after a quarter of a second. No loop here comes near that number, and each is checked to have come
- * to its end all the same.
+ * True, unless the kernel ends the loop (`may_goto`): after 65,535 steps of a function's frame it checks the clock, and
+ * it ends the loop after a quarter of a second. No loop here comes near that number; nevertheless, every loop is
+ * checked to have run to its end.
  */
 #define can_loop                                                           \
 	({                                                                 \
@@ -42,17 +42,17 @@ struct arena_map {
 	})
 
 /*
- * Memory at an address, as a number; loads and stores there. The cast is made once for each structure, and its fields
- * are offsets. Stores are volatile: clang-19 drops address-space casts of stores it merges.
+ * Loads and stores at a numeric address. The cast is made once for each structure; its fields are offsets. Stores are
+ * volatile because clang-19 drops address-space casts of stores that it merges.
  */
 typedef char *ptr;
 #define AT(at) ((ptr)(char __arena *)(unsigned long)(at))
 #define LD8(p) (*(const u8 *)(p))
 #define LD32(p) (*(const u32 *)(p))
 #define LD64(p) (*(const u64 *)(p))
-/* Makes a loop's counter a value that the compiler knows nothing about: it must not count in another way. */
+/* Hides a loop's counter from the compiler, which must not replace it with another counter. */
 #define HIDE(i) asm volatile("" : "+r"(i))
-/* The same, anew each time: the bound of a loop, of which the verifier must not learn more with each turn. */
+/* Loads a loop's bound again at each turn, so that the verifier does not learn more about it with each turn. */
 #define AGAIN32(p) (*(const volatile u32 *)(p))
 #define ST8(p, v) (*(volatile u8 *)(p) = (u8)(v))
 #define ST32(p, v) (*(volatile u32 *)(p) = (u32)(v))

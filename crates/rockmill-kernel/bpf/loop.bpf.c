@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * The driver `loop` (Linux 7.1): the kernel calls this while a thread sits in io_uring_enter. The ring is the one that
- * the thread reads and writes with: one such call of the thread's hands over all that was queued there, fills an output
- * buffer, however many steps that takes, and waits for the reads that a dry run needs. Between two steps signals are
- * seen and completions are posted.
+ * The driver `loop` (Linux 7.1): the kernel calls this while a thread is in io_uring_enter. The ring is the one that
+ * the thread reads and writes with. One call of io_uring_enter submits all that is queued, fills an output buffer (in
+ * as many steps as that takes), and waits for the reads that a dry run needs. Between two steps, signals are handled
+ * and completions are posted.
  */
 #include "merge.h"
 
 struct iou_ctx;
 struct iou_loop_params {
-	u32 cq_wait_idx; /* completions, all in all, that the kernel waits for before the next step */
+	u32 cq_wait_idx; /* total completions that the kernel waits for before the next step */
 };
 
-/* The kernel's: hands over nr operations, or as many as there are; their number, or what is wrong. */
+/* The kernel's: submits nr operations, or fewer if there are fewer. Returns how many, or an error. */
 extern int bpf_io_uring_submit_sqes(struct iou_ctx *ring, u32 nr);
 /* The kernel's: a region of the ring, size bytes of it. */
 extern u8 *bpf_io_uring_get_region(struct iou_ctx *ring, u32 region, const u64 size);
@@ -27,7 +27,7 @@ extern u8 *bpf_io_uring_get_region(struct iou_ctx *ring, u32 region, const u64 s
 
 #define AT32(place) (*(volatile u32 *)(place))
 
-/* Hands over what was queued. 0 when that is all of it. */
+/* Submits what is queued. 0 if that was all of it. */
 INLINE u32 hand_on(struct iou_ctx *ring, u8 *region)
 {
 	u32 pending = AT32(region + RING_PENDING);
@@ -44,7 +44,10 @@ INLINE u32 hand_on(struct iou_ctx *ring, u8 *region)
 	return done < 0 || (u32)done < pending;
 }
 
-/* How many of the completions that were not taken yet are awaited ones. Inline: an object has it with `run`, too. */
+/*
+ * How many of the completions that were not taken yet are awaited. Inline, because one object has this together with
+ * `run`.
+ */
 INLINE u64 arrived(u8 *region, u8 *cq, u32 tail)
 {
 	u32 i = AT32(region + RING_HEAD), at = AT32(region + RING_CQES_AT), mask = AT32(region + RING_MASK);
@@ -79,11 +82,11 @@ SECTION("struct_ops") int loop_step(u64 *arguments)
 	head = AT32(region + RING_HEAD);
 	mode = AT32(region + RING_MODE);
 	c = AT(AT32(region + RING_CONTROL));
-	/* Nothing to wait for, unless said otherwise. */
+	/* By default there is nothing to wait for. */
 	params->cq_wait_idx = head;
 	if (!AT32(region + RING_PHASE)) {
 		if (hand_on(ring, region)) {
-			/* Who called sees to it; what was not handed over cannot be waited for. */
+			/* The caller handles the error. What was not submitted cannot be waited for. */
 			AT32(region + RING_AWAITED) = 0;
 			AT32(region + RING_WAIT) = 0;
 		}

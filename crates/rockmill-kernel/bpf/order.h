@@ -22,7 +22,10 @@ FRAME u64 compare_user(ptr c, u32 a, u32 a_len, u32 b, u32 b_len)
 #define compare_user compare_bytes
 #endif
 
-/* The current entry of run a against that of run b, whose prefixes are equal. 0 it comes first, 2 it does not. */
+/*
+ * Compares the current entries of runs a and b, whose prefixes are equal. 0: a's comes first; 2: it does not; or
+ * FAILED_CUT.
+ */
 FRAME u64 before_equal(ptr c, ptr a, ptr b)
 {
 	u32 a_key = LD32(a + RUN_KEY), a_len = LD32(a + RUN_KEY_LEN) - 8;
@@ -32,7 +35,7 @@ FRAME u64 before_equal(ptr c, ptr a, ptr b)
 
 	if (order != 1)
 		return order;
-	/* Newer versions first; of the same one, that of the newer run. */
+	/* Newer versions first; for the same version, the newer run first. */
 	a_tag = LD64(AT(a_key + a_len));
 	b_tag = LD64(AT(b_key + b_len));
 	if (a_tag != b_tag)
@@ -40,7 +43,7 @@ FRAME u64 before_equal(ptr c, ptr a, ptr b)
 	return LD32(a + RUN_NUMBER) < LD32(b + RUN_NUMBER) ? 0 : 2;
 }
 
-/* True when the entry of the run at a comes before that of the run at b. 2 and more as before_equal. */
+/* 0 if the entry of the run at a comes before that of the run at b. Other results as before_equal. */
 INLINE u64 before(ptr c, ptr a, ptr b)
 {
 	u64 x = LD64(a + RUN_PREFIX), y = LD64(b + RUN_PREFIX);
@@ -50,7 +53,7 @@ INLINE u64 before(ptr c, ptr a, ptr b)
 	return before_equal(c, a, b);
 }
 
-/* Moves the run at place i of the heap down to where it belongs. 0 or FAILED_CUT. */
+/* Sifts the run at place i of the heap down. 0 or FAILED_CUT. */
 FRAME u64 sift(ptr c, u32 i)
 {
 	u32 order = LD32(c + CTL_ORDER), child, run, other, next;
@@ -100,9 +103,9 @@ FRAME u64 build_heap(ptr c)
 }
 
 /*
- * A mark is a prefix without what all of them have in common, its lowest bits left out: those are the run's place in
- * the row of marks, and the uppermost is 0, so that differences have the sign they should. Of two entries whose marks
- * differ above the place, the one with the smaller comes first.
+ * A mark is a prefix shifted left by the bits that all prefixes share. Its lowest bits hold the run's place in the row
+ * of marks instead; its highest bit is 0, so that differences have the right sign. Of two entries whose marks differ
+ * above the place, the one with the smaller mark comes first.
  */
 #define MARK_NONE (MAX64 >> 1)
 #define MARK_PLACE ((u64)LINEAR_RUNS - 1)
@@ -112,7 +115,7 @@ INLINE u64 mark_of(ptr c, u64 prefix)
 	return ((prefix << (LD32(c + CTL_SHIFT) & 63)) >> 1) & ~MARK_PLACE;
 }
 
-/* The smaller of two marks, without a branch, which nobody could foresee. */
+/* The smaller of two marks. Branch-free: the branch would be unpredictable. */
 INLINE u64 smaller(u64 a, u64 b)
 {
 	u64 d = b - a, below = (u64)((long long)d >> 63);
@@ -142,7 +145,7 @@ INLINE u64 smallest_mark(ptr c)
 	return least;
 }
 
-/* Puts the live runs' marks in a row. */
+/* Builds the row of the live runs' marks. */
 FRAME u64 build_marks(ptr c)
 {
 	u32 i = LD32(c + CTL_ZERO), live = LD32(c + CTL_LIVE), marks = LD32(c + CTL_MARKS);
@@ -160,7 +163,10 @@ FRAME u64 build_marks(ptr c)
 	return i < LINEAR_RUNS ? FAILED_CUT : 0;
 }
 
-/* Of the live runs whose marks are this one but for the place, the place of that whose entry comes first; or CUT. */
+/*
+ * Among the live runs whose marks equal this one apart from the place: the place of the run whose entry comes first; or
+ * CUT_PLACE.
+ */
 #define CUT_PLACE ((u64)1 << 32)
 FRAME u64 first_equal(ptr c, u64 mark)
 {
@@ -181,7 +187,9 @@ FRAME u64 first_equal(ptr c, u64 mark)
 	return i < AGAIN32(c + CTL_LIVE) ? CUT_PLACE : best;
 }
 
-/* The run at this place, which has the smallest entry, becomes the current one, whose mark is not in the row. */
+/*
+ * Makes the run at this place, which has the smallest entry, the current one. The current run's mark is not in the row.
+ */
 INLINE u64 make_current(ptr c, u32 at)
 {
 	u64 others;
@@ -194,7 +202,7 @@ INLINE u64 make_current(ptr c, u32 at)
 	return others;
 }
 
-/* The same where others have this mark, too, but for the place. 0 or FAILED_CUT. */
+/* The same if other marks equal this one apart from the place. 0 or FAILED_CUT. */
 FRAME u64 among_equal(ptr c, u64 mark)
 {
 	u64 at;
@@ -207,7 +215,7 @@ FRAME u64 among_equal(ptr c, u64 mark)
 	return 0;
 }
 
-/* The run with this mark, the smallest of the row, becomes the current one, if it has the smallest entry. As above. */
+/* Makes the run with the smallest entry the current one; mark is the smallest of the row. 0 or FAILED_CUT. */
 INLINE u64 settle(ptr c, u64 mark)
 {
 	if (make_current(c, mark & MARK_PLACE) <= (mark | MARK_PLACE))
@@ -215,7 +223,7 @@ INLINE u64 settle(ptr c, u64 mark)
 	return 0;
 }
 
-/* Finds the run with the smallest entry by going over all marks. 0, ENDED or FAILED_CUT. */
+/* Finds the run with the smallest entry among all marks. 0, ENDED or FAILED_CUT. */
 FRAME u64 pick_linear(ptr c)
 {
 	if (!LD32(c + CTL_LIVE))
@@ -223,7 +231,7 @@ FRAME u64 pick_linear(ptr c)
 	return settle(c, smallest_mark(c));
 }
 
-/* The same from the heap, whose top has moved. */
+/* The same with the heap, whose top run has advanced. */
 FRAME u64 pick_heap(ptr c)
 {
 	u32 live = LD32(c + CTL_LIVE), order = LD32(c + CTL_ORDER);
@@ -244,7 +252,7 @@ FRAME u64 pick_heap(ptr c)
 	return 0;
 }
 
-/* Takes the current run, which is at its end, out of the order. */
+/* Removes the current run, which is at its end. */
 FRAME u64 remove_current(ptr c, u64 linear)
 {
 	u32 live = LD32(c + CTL_LIVE) - 1, order = LD32(c + CTL_ORDER), i = 0;
@@ -253,11 +261,11 @@ FRAME u64 remove_current(ptr c, u64 linear)
 	if (linear)
 		i = LD32(c + CTL_AT);
 	ST32(AT(order + 4 * i), LD32(AT(order + 4 * live)));
-	/* Few enough for the row, in which the order of runs does not matter. */
+	/* If few enough are left, switch to the row, in which the order of runs does not matter. */
 	return live <= LD32(c + CTL_LINEAR_MAX) ? build_marks(c) : 0;
 }
 
-/* Looks for the smallest entry anew. 0, ENDED or FAILED_CUT. */
+/* Finds the smallest entry again. 0, ENDED or FAILED_CUT. */
 INLINE u64 pick(ptr c)
 {
 	u64 linear = LD32(c + CTL_LIVE) <= LD32(c + CTL_LINEAR_MAX), failed = 0;
@@ -282,7 +290,7 @@ INLINE u64 pick(ptr c)
 	return 0;
 }
 
-/* The smallest prefix of the live runs but this one. 0 when cut: nothing is below that. */
+/* The smallest prefix of the live runs except this one. 0 when cut: nothing is below that. */
 FRAME u64 others_head(ptr c, u32 self)
 {
 	u32 i = LD32(c + CTL_ZERO), order = LD32(c + CTL_ORDER), run;

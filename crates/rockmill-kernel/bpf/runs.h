@@ -14,7 +14,7 @@
 #define HAS_COMPARE 0
 #endif
 
-/* What the functions below return beside 0. */
+/* Results of the functions below other than 0. */
 #define FAILED_CORRUPT 1
 #define FAILED_DRY 2
 #define FAILED_CUT 3
@@ -25,10 +25,13 @@
 #define FAILED_ORDER 8
 
 #define MAX64 0xffffffffffffffffull
-/* Entries behind the last restart point that are decoded to find a block's last key: below the kernel's limit. */
+/*
+ * Limit of the entries after the last restart point that are decoded to find a block's last key; below the kernel's
+ * limit.
+ */
 #define TAIL_ENTRIES_MAX 60000u
 
-/* Copies n bytes, or up to seven more, from src to dst. 0, or FAILED_CUT. */
+/* Copies n bytes from src to dst, and up to seven more. 0, or FAILED_CUT. */
 FRAME u64 copy_long(ptr c, u32 dst, u32 src, u32 n)
 {
 	u32 i = LD32(c + CTL_ZERO);
@@ -42,7 +45,7 @@ FRAME u64 copy_long(ptr c, u32 dst, u32 src, u32 n)
 	return i < n ? FAILED_CUT : 0;
 }
 
-/* Copies up to 32 bytes, and up to 31 more. */
+/* Copies n bytes, 32 at most, and up to 31 more. */
 INLINE void copy_short(u32 dst, u32 src, u32 n)
 {
 	ptr to = AT(dst), from = AT(src);
@@ -67,8 +70,9 @@ INLINE u64 copy(ptr c, u32 dst, u32 src, u32 n)
 }
 
 /*
- * A varint of at most 32 bits where the run stands, which stands behind it then: its value goes to `to`. False where it
- * is damaged. Both are in memory, so that the verifier knows of no difference between lengths.
+ * Reads a varint of at most 32 bits at the run's position, advances the position, and stores the value at `to`. False
+ * if the varint is damaged. Position and value stay in memory, so that the verifier does not track each possible
+ * length.
  */
 FRAME u64 varint(ptr c, ptr r, u32 to)
 {
@@ -80,7 +84,7 @@ FRAME u64 varint(ptr c, ptr r, u32 to)
 		if (pos + i >= end)
 			return 0;
 		byte = LD8(AT(pos + i));
-		/* Bits above the 32nd are left out, as RocksDB leaves them out. */
+		/* Bits above the 32nd are dropped, as in RocksDB. */
 		value |= (u64)(byte & 0x7f) << (7 * i);
 		if (byte < 0x80) {
 			ST32(c + to, value);
@@ -109,9 +113,9 @@ INLINE u64 prefix_in_slot(ptr c, u32 key, u32 len)
 }
 
 /*
- * The prefix of the entry that is being decoded: its user key has len bytes, of which the first shared are those of the
- * entry before, whose user key had `before` bytes and this prefix; the others are at pos. The whole key is in the slot
- * at key, but a load there would wait for the stores just made.
+ * The prefix of the entry that is being decoded. Its user key has len bytes: the first `shared` ones are those of the
+ * entry before, whose user key had `before` bytes and this prefix; the others are at pos. The slot at key has the whole
+ * key, but a load from there would wait for the stores just made.
  */
 INLINE u64 prefix_of(ptr c, u32 key, u32 len, u32 pos, u32 shared, u32 before, u64 prefix)
 {
@@ -139,15 +143,15 @@ INLINE u64 prefix_of(ptr c, u32 key, u32 len, u32 pos, u32 shared, u32 before, u
 }
 
 /*
- * Decodes the next entry of the run's block if it is one as most are: the lengths take a byte each, that of the value
- * two at most, and the key has up to 32 bytes in the block. False, and nothing has happened, otherwise.
+ * Fast path: decodes the next entry of the run's block if its two key lengths take a byte each, its value length takes
+ * at most two, and the block has up to 32 bytes of its key. Otherwise returns false and changes nothing.
  */
 INLINE u32 decode_usual(ptr c, ptr r)
 {
 	u32 pos = LD32(r + RUN_POS), end = LD32(r + RUN_END), key = LD32(r + RUN_KEY), before = LD32(r + RUN_KEY_LEN);
 	u32 word = LD32(AT(pos)), shared, unshared, value_len, len;
 
-	/* A fifth byte behind these may be there or not: the key takes it, if not it is damage. */
+	/* A fifth byte may be missing: if the key needs it, that is damage. */
 	if (pos >= end || end - pos < 4 || (word & 0x8080))
 		return 0;
 	shared = word & 0x7f;
@@ -208,7 +212,7 @@ FRAME u64 decode(ptr c, ptr r)
 	return 0;
 }
 
-/* To the next block of a run. 0 with its entries to be decoded, ENDED, FAILED_DRY or FAILED_CORRUPT. */
+/* Moves to the next block of a run. 0 if its entries can be decoded, ENDED, FAILED_DRY or FAILED_CORRUPT. */
 FRAME u64 take_block(ptr r)
 {
 	u32 taken = LD32(r + RUN_TAKEN);

@@ -1,4 +1,4 @@
-//! The kernel's description of its own types and functions (BTF): their numbers, which programs must name.
+//! The kernel's description of its own types and functions (BTF). Programs refer to them by the numbers found here.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ pub struct Struct {
 }
 
 impl Struct {
-    /// Place and offset in bytes of a field.
+    /// Index and byte offset of a field.
     pub fn field(&self, name: &str) -> Option<(u32, u32)> {
         let i = self.fields.iter().position(|f| f.name == name)?;
         Some((i as u32, self.fields[i].offset))
@@ -69,10 +69,10 @@ struct Raw {
 }
 
 impl Btf {
-    /// Reads type information.
+    /// Parses type information.
     ///
     /// # Errors
-    /// Bytes that are none.
+    /// The bytes are not valid type information.
     pub fn read(bytes: Vec<u8>) -> Result<Self, BadBtf> {
         let bad = |what: &str| BadBtf(what.to_owned());
         let u32_at = |at| u32_at(&bytes, at).map(|n| n as usize);
@@ -93,7 +93,7 @@ impl Btf {
         }
     }
 
-    /// Of the running kernel.
+    /// Reads the type information of the running kernel.
     ///
     /// # Errors
     /// There is none, or it cannot be read.
@@ -102,7 +102,7 @@ impl Btf {
         Self::read(bytes)
     }
 
-    /// The structure with this name; `None` where there is none.
+    /// The structure with this name; `None` if there is none.
     pub fn structure(&self, name: &str) -> Option<Struct> {
         let (id, raw) = self.find(KIND_STRUCT, name)?;
         let field = |i: u32| {
@@ -137,7 +137,7 @@ impl Btf {
                 4 | 5 | 15 | 19 => 12 * raw.vlen as usize,
                 6 | 13 => 8 * raw.vlen as usize,
                 2 | 7..=12 | 16 | 18 => 0,
-                // A kind that this kernel has and we do not know: its length is not known either.
+                // An unknown kind of a newer kernel: its length is unknown, too.
                 _ => return None,
             };
             if raw.kind == kind && self.text(raw.name) == Some(name) {
@@ -164,7 +164,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// A structure `pair` of two fields behind an integer, and a function.
+    /// An integer, a structure `pair` of two fields, and a function.
     fn small() -> Vec<u8> {
         let mut strings = vec![0];
         let mut name = |s: &str| {

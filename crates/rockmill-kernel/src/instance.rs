@@ -1,5 +1,4 @@
-//! A program with its memory, loaded into the kernel, which runs it. One instance does one merge at a time, for any
-//! thread.
+//! A program loaded into the kernel, with its memory. An instance does one merge at a time, on any thread.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,16 +11,16 @@ use crate::btf::Btf;
 use crate::object::Program;
 use crate::sys::{Arena, Loaded, LoopTypes, Looped, Refused};
 
-/// The merge program as it is committed, compiled from `bpf/merge.bpf.c`.
+/// The committed merge program, compiled from `bpf/merge.bpf.c`.
 pub const MERGE_OBJECT: &[u8] = include_bytes!("../bpf/merge.bpf.o");
 
 /// The same for [`Driver::Loop`], compiled from `bpf/loop.bpf.c`.
 pub const LOOP_OBJECT: &[u8] = include_bytes!("../bpf/loop.bpf.o");
 
-/// An example of a merge program with a filter of its own, compiled from `bpf/examples/expire.bpf.c`.
+/// An example of a merge program with a custom filter, compiled from `bpf/examples/expire.bpf.c`.
 pub const EXPIRE_EXAMPLE: &[u8] = include_bytes!("../bpf/examples/expire.bpf.o");
 
-/// An example of a merge program with an order of its own, compiled from `bpf/examples/reverse.bpf.c`.
+/// An example of a merge program with a custom order, compiled from `bpf/examples/reverse.bpf.c`.
 pub const REVERSE_EXAMPLE: &[u8] = include_bytes!("../bpf/examples/reverse.bpf.o");
 
 /// An example of a merge program that combines merge operands, compiled from `bpf/examples/counters.bpf.c`.
@@ -49,7 +48,7 @@ impl Driver {
         }
     }
 
-    /// The committed object that has its program.
+    /// The committed object that contains its program.
     pub fn object(self) -> &'static [u8] {
         match self {
             Self::Run => MERGE_OBJECT,
@@ -72,7 +71,7 @@ impl fmt::Display for Driver {
     }
 }
 
-/// Why there is no instance: one line, and what the verifier said.
+/// Why there is no instance: one line, and the verifier's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
     /// One line.
@@ -135,12 +134,12 @@ impl Drop for Counted {
 }
 
 impl Instance {
-    /// Loads `program` with an arena of so many bytes.
+    /// Loads `program` with an arena of `bytes` bytes.
     ///
     /// # Errors
-    /// What is missing, in words: a capability, a newer kernel, memory; or what the verifier has against the program.
+    /// What is missing: a capability, a newer kernel, or memory; or why the verifier refuses the program.
     pub fn new(program: &Arc<Program>, driver: Driver, bytes: usize) -> Result<Self, Unavailable> {
-        // Before anything is made: what an older kernel lacks says more than what it answers.
+        // Checked first: the feature that an older kernel lacks says more than the kernel's error.
         let types = match driver {
             Driver::Run => None,
             Driver::Loop => Some(loop_types(program)?),
@@ -170,7 +169,7 @@ impl Instance {
         Ok(Self { how, arena, program: Arc::clone(program), driver, asked: bytes, calls: 0, counted: None })
     }
 
-    /// Has its memory in `sums` for as long as it lives, and its calls.
+    /// Adds its memory, for as long as it lives, and its calls to `sums`.
     pub(crate) fn counted(mut self, sums: &Arc<Sums>) -> Self {
         let bytes = self.memory_bytes();
         sums.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -188,7 +187,7 @@ impl Instance {
         self.driver
     }
 
-    /// Bytes that it was asked to have.
+    /// The size in bytes that was requested.
     pub fn asked(&self) -> usize {
         self.asked
     }
@@ -198,11 +197,11 @@ impl Instance {
         self.memory().len()
     }
 
-    /// Has the program run in the ring of `io`, for its thread, until [`Self::detach`]: a call of it then hands over
-    /// what was begun there, and waits for what a dry run needs. For [`Driver::Loop`].
+    /// Makes the program run in the ring of `io`, on the ring's thread, until [`Self::detach`]. Each call then submits
+    /// the transfers begun there, and waits for those that a dry run needs. For [`Driver::Loop`].
     ///
     /// # Errors
-    /// Why that cannot be; the program then runs apart, as before.
+    /// The reason why it cannot; the program then continues to run outside of the ring.
     pub fn attach_to(&mut self, io: &BatchIo) -> std::io::Result<()> {
         match &mut self.how {
             How::Run(_) => Err(std::io::Error::other("the driver run is in no ring")),
@@ -217,12 +216,12 @@ impl Instance {
         }
     }
 
-    /// It is in the ring of the reads and writes.
+    /// True if it runs in the ring of the reads and writes.
     pub fn shares_ring(&self) -> bool {
         matches!(&self.how, How::Loop(looped) if looped.shares_ring())
     }
 
-    /// If a run is dry in the next call, that is to wait for these transfers.
+    /// Makes the next call wait for these transfers if a run is dry.
     pub fn await_transfers(&mut self, transfers: impl Iterator<Item = u64>) {
         if let How::Loop(looped) = &mut self.how {
             looped.await_transfers(transfers);
@@ -234,7 +233,7 @@ impl Instance {
         self.calls
     }
 
-    /// Instructions that the verifier went over, where the kernel says so.
+    /// Instructions that the verifier processed, if the kernel tells.
     pub fn verified_instructions(&self) -> Option<u32> {
         match &self.how {
             How::Run(loaded) => loaded.verified_instructions(),
@@ -242,7 +241,7 @@ impl Instance {
         }
     }
 
-    /// The address of the memory's first byte, as programs have it.
+    /// The address of the memory's first byte in programs.
     pub(crate) fn base(&self) -> u32 {
         self.arena.memory().base()
     }
@@ -259,7 +258,7 @@ impl Instance {
         self.arena.memory_mut().bytes_mut()
     }
 
-    /// One call of the program, with the control block at `control`.
+    /// Calls the program once, with the control block at `control`.
     pub(crate) fn call(&mut self, control: u32) -> std::io::Result<()> {
         self.calls += 1;
         if let Some(counted) = &self.counted {
@@ -272,7 +271,7 @@ impl Instance {
     }
 }
 
-/// What it means that the kernel makes no arena.
+/// Explains why the kernel does not create an arena.
 fn why_no_arena(e: &std::io::Error, bytes: usize) -> String {
     match e.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => format!("no permission to make a BPF arena ({e}): it needs CAP_BPF"),
@@ -283,17 +282,17 @@ fn why_no_arena(e: &std::io::Error, bytes: usize) -> String {
     }
 }
 
-/// Whether a line of the verifier's log says why, unlike its sums and the states of registers behind that.
+/// True if a line of the verifier's log gives a reason. Summaries and register states after it do not.
 fn says_why(line: &str) -> bool {
     let no = ["processed ", "cur state:", "old state:", "verification time", "stack depth", "mark_precise:"];
     !line.trim().is_empty() && !no.iter().any(|no| line.starts_with(no))
 }
 
-/// What was found in the kernel's description of itself, or what it lacks, by the functions that a program calls.
+/// The types found in the kernel's BTF, or what is missing, by the functions that a program calls.
 type FoundTypes = HashMap<Vec<String>, Result<LoopTypes, String>>;
 
-/// What the kernel calls the types that the driver `loop` needs. A kernel's description has several megabytes and stays
-/// the same while it runs, so each process looks once for each set of functions.
+/// The kernel's numbers of the types that the driver `loop` needs. The kernel's BTF has several megabytes and does not
+/// change while it runs, so each process searches it once per set of functions.
 fn loop_types(program: &Program) -> Result<LoopTypes, Unavailable> {
     static FOUND: Mutex<Option<FoundTypes>> = Mutex::new(None);
     let functions = program.functions();
@@ -301,7 +300,7 @@ fn loop_types(program: &Program) -> Result<LoopTypes, Unavailable> {
     let found = found.get_or_insert_default();
     let names: Vec<String> = functions.iter().map(|&name| name.to_owned()).collect();
     if !found.contains_key(&names) {
-        // What cannot be read today may be readable the next time.
+        // Not cached: what cannot be read now may be readable the next time.
         let btf = Btf::of_kernel();
         let btf = btf.map_err(|e| unavailable(format!("{e}: the driver loop needs Linux 7.1 with BTF")))?;
         found.insert(names.clone(), LoopTypes::find(&btf, &functions));

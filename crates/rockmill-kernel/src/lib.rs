@@ -1,21 +1,20 @@
 //! The merge of compactions inside the kernel: an eBPF program, its loader, and its memory.
 //!
-//! The program (`bpf/merge.h`) works on a BPF arena, memory that it shares with this process: user space puts blocks of
-//! sorted tables in, each run's in order; one call of the program merges them, up to some thousand entries; user space
-//! takes the records, which name keys and values in that memory.
+//! The program (`bpf/merge.h`) works on a BPF arena, which is memory shared with this process. User space puts in the
+//! blocks of sorted tables, in order for each run. One call of the program merges up to some thousand entries. User
+//! space then reads the resulting records, which refer to keys and values in that memory.
 //!
-//! The compiled object is committed beside its source (`bpf/merge.bpf.o`, made by `scripts/build-bpf`), and the loader
-//! here needs nothing but `bpf(2)`: no compiler, no libbpf, no libelf, no headers, and no type information of the
-//! kernel's.
+//! The compiled object is committed next to its source (`bpf/merge.bpf.o`, built by `scripts/build-bpf`). The loader
+//! here needs only `bpf(2)`: no compiler, no libbpf, no libelf, no headers, and no type information of the kernel.
 //!
 //! - [`object`]: reading the object;
-//! - `allowed`: what an object may have, whoever gives it;
-//! - [`merge_object`]: what it stands for: the built-in program, or a user's with an order or a filter of its own;
-//! - [`btf`]: what the kernel says of its own types, for the driver `loop`;
-//! - [`instance`]: a loaded program with its arena, or why there is none;
-//! - [`pool`]: instances that wait for the next merge;
+//! - `allowed`: what an object may contain, whatever its origin;
+//! - [`merge_object`]: merge programs: the built-in one, or a user's with a custom order or filter;
+//! - [`btf`]: the kernel's description of its own types, for the driver `loop`;
+//! - [`instance`]: a loaded program with its arena, or the reason why there is none;
+//! - [`pool`]: idle instances, kept for the next merge;
 //! - [`merge`]: one merge;
-//! - [`layout`]: the structures that both sides know;
+//! - [`layout`]: the structures that both sides share;
 //! - `sys`: the system calls.
 
 mod allowed;

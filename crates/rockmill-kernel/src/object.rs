@@ -1,8 +1,8 @@
-//! Reading the compiled object: an ELF file with the program's sections, and what has to be put into them.
+//! Reads the compiled object: an ELF file with the program's sections, and the relocations to apply to them.
 //!
-//! A program is its entry's section followed by `.text`, which has the functions that it calls. Two things are left
-//! open in the object: where the arena is named (its map's descriptor, which the kernel gives), and calls of functions
-//! in another section.
+//! A program is its entry's section followed by `.text`, which has the functions that it calls. The object leaves two
+//! things open: references to the arena (by its map's descriptor, which the kernel assigns), and calls of functions in
+//! another section.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,14 +18,15 @@ const R_BPF_64_64: u32 = 1;
 const R_BPF_64_32: u32 = 10;
 pub(crate) const BPF_LD_IMM64: u8 = 0x18;
 pub(crate) const BPF_CALL: u8 = 0x85;
-/// In the source register: the constant is a map's descriptor; the call's target is a function of this program.
+/// In the source register field. In a load: the constant is a map's descriptor. In a call: the target is a function of
+/// this program.
 const BPF_PSEUDO_MAP_FD: u8 = 1;
 pub(crate) const BPF_PSEUDO_CALL: u8 = 1;
 /// The same: the call's target is a function of the kernel.
 const BPF_PSEUDO_KFUNC_CALL: u8 = 2;
 const BPF_EXIT: u8 = 0x95;
 
-/// Why an object is none that can be loaded.
+/// Why an object cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadObject(pub(crate) String);
 
@@ -41,7 +42,7 @@ pub(crate) fn bad(what: impl Into<String>) -> BadObject {
     BadObject(what.into())
 }
 
-/// A program, whole but for the arena's descriptor.
+/// A program, complete except for the arena's descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     /// Its instructions, eight bytes each.
@@ -144,17 +145,17 @@ fn words(section: &Section<'_>) -> Result<Vec<u64>, BadObject> {
     Ok(words.iter().map(|w| u64::from_le_bytes(*w)).collect())
 }
 
-/// The contents of a section; `None` where there is none of this name.
+/// The contents of a section; `None` if there is none with this name.
 pub(crate) fn section<'a>(object: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, BadObject> {
     Ok(sections(object)?.into_iter().find(|s| s.name == name && s.kind == 1).map(|s| s.data))
 }
 
 impl Program {
-    /// The program whose entry is in section `entry` of `object`.
+    /// Reads the program whose entry is in section `entry` of `object`.
     ///
     /// # Errors
-    /// An object that is none for BPF, that needs what this loader does not do (other maps, global variables,
-    /// functions of other objects), or that has what no merge program needs (`allowed.rs`).
+    /// The object is not a BPF object, needs something that this loader does not support (other maps, global variables,
+    /// functions of other objects), or contains something that no merge program needs (`allowed.rs`).
     pub fn read(object: &[u8], entry: &str) -> Result<Self, BadObject> {
         let sections = sections(object)?;
         allowed::check_sections(&sections)?;
@@ -193,8 +194,8 @@ impl Program {
         Ok(program)
     }
 
-    /// A program of these instructions, in which those at `arena` name the arena. For tests of the verifier: nothing is
-    /// checked.
+    /// Makes a program of these instructions; those at `arena` refer to the arena. For tests of the verifier: nothing
+    /// is checked.
     pub fn of_instructions(instructions: Vec<u64>, arena: Vec<usize>, licence: &str) -> Self {
         Self { instructions, arena, calls: Vec::new(), licence: licence.to_owned() }
     }
@@ -221,7 +222,7 @@ impl Program {
             (R_BPF_64_32, BPF_CALL) => {
                 let target = places.get(&usize::from(symbol.section));
                 let target = target.ok_or_else(|| bad(format!("it calls {}, which is not in it", symbol.name)))?;
-                // The object has the target's place in its section, less one, beside the symbol's.
+                // The object has the target's offset in its section, minus one, in addition to the symbol's.
                 let inside = i64::from((*instruction >> 32) as i32) + 1 + (symbol.value / 8) as i64;
                 let distance = *target as i64 + inside - i as i64 - 1;
                 let distance = i32::try_from(distance).map_err(|_| bad("a call too far"))?;
@@ -238,7 +239,7 @@ impl Program {
         &self.licence
     }
 
-    /// Its instructions, with the arena's descriptor where it is named.
+    /// Its instructions, with the arena's descriptor filled in.
     pub fn with_arena(&self, fd: i32) -> Vec<u64> {
         let mut instructions = self.instructions.clone();
         for &i in self.arena.iter().filter(|i| **i < self.instructions.len()) {
@@ -269,7 +270,7 @@ impl Program {
         instructions
     }
 
-    /// Its instructions, with 0 where the arena is named.
+    /// Its instructions, with 0 for the arena's descriptor.
     pub fn instructions(&self) -> &[u64] {
         &self.instructions
     }

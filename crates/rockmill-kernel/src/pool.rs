@@ -1,8 +1,8 @@
-//! Instances that no merge uses, for the whole process: the verifier takes its time over a program, and memory has to
-//! be made present, so that a merge should not wait for either each time.
+//! Idle instances of the whole process. Verifying a program and faulting its memory in takes time, so merges use
+//! instances again.
 //!
-//! Who uses the pool has a number ([`Pool::user`]), and a clock that others need not share: a user lets go of what it
-//! gave back and nobody took for a while ([`Pool::trim`]), and takes over what was left by a user that is gone.
+//! Each user of the pool has a number ([`Pool::user`]) and its own clock. A user frees the instances that it gave back
+//! and that stayed idle for a while ([`Pool::trim`]). It also takes over the instances of users that have left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::instance::{Driver, Instance, Sums, Unavailable};
 use crate::object::Program;
 
-/// Idle instances. They go when the last handle does.
+/// Idle instances. They are freed with the last handle.
 #[derive(Debug, Default)]
 pub struct Pool {
     idle: Mutex<Vec<Idle>>,
-    /// Of all instances that came from here, lent ones included.
+    /// Totals of all instances from this pool, including those in use.
     sums: Arc<Sums>,
     users: AtomicU64,
 }
@@ -23,7 +23,7 @@ pub struct Pool {
 #[derive(Debug)]
 struct Idle {
     instance: Instance,
-    /// Who gave it back; 0 when that one is gone.
+    /// The user that gave it back; 0 after that user has left.
     user: u64,
     /// When, by that user's clock.
     since: u64,
@@ -42,7 +42,7 @@ impl Pool {
         })
     }
 
-    /// An instance that runs `program` on so many bytes of memory, an idle one or a new one.
+    /// Takes an idle instance that runs `program` on `bytes` bytes of memory, or creates one.
     ///
     /// # Errors
     /// As [`Instance::new`].
@@ -57,17 +57,17 @@ impl Pool {
         }
     }
 
-    /// A number for who gives instances back; never 0.
+    /// A number for a new user of the pool; never 0.
     pub fn user(&self) -> u64 {
         self.users.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Keeps an instance for the next merge. `user` gives it back, `now` by its clock, in nanoseconds.
+    /// Keeps an instance for the next merge. `user` gives it back at `now`, in nanoseconds of its clock.
     pub fn put(&self, instance: Instance, user: u64, now: u64) {
         self.all_idle().push(Idle { instance, user, since: now });
     }
 
-    /// Lets go of idle instances with this program, which was replaced.
+    /// Frees idle instances with this program, which was replaced.
     pub fn forget(&self, program: &Arc<Program>) {
         let gone: Vec<Idle> = self.all_idle().extract_if(.., |i| i.instance.program() == program).collect();
         drop(gone);
@@ -78,7 +78,7 @@ impl Pool {
         self.all_idle().iter().filter(|i| i.instance.program() == program).count()
     }
 
-    /// Lets go of what `user` gave back at least `idle_nanos` ago and nobody took, `now` by its clock.
+    /// Frees what `user` gave back at least `idle_nanos` ago, by its clock, if it is still idle.
     pub fn trim(&self, user: u64, now: u64, idle_nanos: u64) {
         let mut idle = self.all_idle();
         for left in idle.iter_mut().filter(|i| i.user == 0) {
@@ -90,14 +90,14 @@ impl Pool {
         drop(gone);
     }
 
-    /// `user` is gone: what it gave back is the next one's that looks.
+    /// `user` leaves: its idle instances pass to the next user that calls [`Self::trim`].
     pub fn leave(&self, user: u64) {
         for left in self.all_idle().iter_mut().filter(|i| i.user == user) {
             left.user = 0;
         }
     }
 
-    /// Bytes of memory of all instances, idle or at work.
+    /// Bytes of memory of all instances, idle or in use.
     pub fn bytes(&self) -> usize {
         self.sums.bytes.load(Ordering::Relaxed)
     }
@@ -136,13 +136,13 @@ mod tests {
         assert_eq!((pool.bytes(), memory >= BYTES), (2 * memory, true));
         pool.put(first, a, 100);
         pool.put(second, b, 5);
-        // Another user's clock says nothing of it.
+        // Another user's clock does not apply to it.
         pool.trim(b, 14, 10);
         pool.trim(a, 109, 10);
         assert_eq!(pool.bytes(), 2 * memory, "an instance went early");
         pool.trim(a, 110, 10);
         assert_eq!(pool.bytes(), memory, "an idle instance stayed");
-        // It is the other one that is taken, without a new one, and given back by a user that goes.
+        // The other instance is taken; no new one is created. Then a user gives it back and leaves.
         let again = take().unwrap();
         assert_eq!(pool.bytes(), memory);
         pool.put(again, b, 20);

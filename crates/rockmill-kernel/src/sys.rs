@@ -1,4 +1,4 @@
-//! The calls of the kernel that this crate makes: `bpf(2)` and the mapping of an arena. All `unsafe` is here.
+//! This crate's system calls: `bpf(2)` and the mapping of an arena. All `unsafe` is here.
 
 mod looped;
 
@@ -22,16 +22,16 @@ const BPF_F_MMAPABLE: u32 = 1 << 10;
 const BPF_PROG_TYPE_SYSCALL: u32 = 31;
 const BPF_F_SLEEPABLE: u32 = 1 << 4;
 
-/// Fault pages in now, for writing (Linux 5.14).
+/// Faults pages in now, for writing (Linux 5.14).
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 
-/// Bytes of the verifier's log that are kept.
+/// Most bytes of the verifier's log that are kept.
 const LOG_BYTES: usize = 256 << 10;
 
-/// Times that the kernel is asked to load a program: it gives up when a signal comes meanwhile.
+/// Attempts to load a program: the kernel gives up when a signal arrives meanwhile.
 const LOAD_TRIES: u32 = 5;
 
-/// The attributes of one `bpf` call: a union of structures that end where their last field does.
+/// The attributes of one `bpf` call: a union of structures; each call passes the length up to its last field.
 struct Attr([u8; 144]);
 
 impl Attr {
@@ -63,8 +63,8 @@ impl Attr {
         u32::from_ne_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
 
-    /// Makes the call with the first `len` bytes. What addresses in the attributes name must outlive the call and be
-    /// as large as the lengths beside them say.
+    /// Makes the call with the first `len` bytes. Memory that the attributes refer to must outlive the call and be as
+    /// large as the lengths given with it.
     fn call(&mut self, command: libc::c_long, len: usize) -> io::Result<libc::c_long> {
         // SAFETY: the attributes are `len` initialised bytes; the functions of this module, the only callers, put
         // addresses of memory in them that lives until the call returns, with its length.
@@ -98,8 +98,8 @@ impl Mapping {
         }
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mmap gave the address 0"))?;
         let this = Self { start, len };
-        // All pages are made present: what a program stores to one that is not is lost.
-        // SAFETY: the range is this mapping, and the advice changes no contents.
+        // Makes all pages present: a program's store to a missing page would be lost. SAFETY: the range is this
+        // mapping, and the advice changes no contents.
         match unsafe { libc::madvise(start.as_ptr().cast(), len, MADV_POPULATE_WRITE) } {
             0 => Ok(this),
             _ => Err(io::Error::last_os_error()),
@@ -114,7 +114,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A mapping that this process and programs work on.
+/// A mapping that this process shares with programs.
 pub struct Memory(Mapping);
 
 impl fmt::Debug for Memory {
@@ -128,7 +128,7 @@ impl Memory {
         Mapping::map(len, flags, fd).map(Self)
     }
 
-    /// The lower half of its address, which is how programs name its first byte.
+    /// The lower half of its address: the address of its first byte in programs.
     pub fn base(&self) -> u32 {
         self.0.start.addr().get() as u32
     }
@@ -158,7 +158,7 @@ impl Memory {
 pub struct Refused {
     /// What the kernel said.
     pub error: io::Error,
-    /// What its verifier said; empty when it was not asked.
+    /// The verifier's log; empty if the verifier did not run.
     pub log: String,
 }
 
@@ -170,7 +170,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// An arena of so many bytes, all present.
+    /// Creates an arena of `bytes` bytes, all present.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let pages = u32::try_from(bytes.div_ceil(page_bytes())).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut attr =
@@ -180,7 +180,7 @@ impl Arena {
         Ok(Self { fd, memory })
     }
 
-    /// Its descriptor, for programs that name it.
+    /// Its descriptor, for programs that refer to it.
     pub fn fd(&self) -> i32 {
         self.fd.as_raw_fd()
     }
@@ -240,7 +240,7 @@ impl Loaded {
         Err(Refused { error, log: String::from_utf8_lossy(&log[..end]).into_owned() })
     }
 
-    /// Runs it, with `context` in and out. The arena it works on must be passed, so that nobody looks at its memory
+    /// Runs the program, with `context` in and out. It takes the arena as `&mut`, so that nothing else uses its memory
     /// meanwhile.
     pub fn run(&self, arena: &mut Arena, context: &mut [u32; 2]) -> io::Result<()> {
         let _ = arena;
@@ -255,7 +255,7 @@ impl Loaded {
         }
     }
 
-    /// Instructions that the verifier went over, where the kernel says so (Linux 5.16).
+    /// Instructions that the verifier processed, if the kernel tells (Linux 5.16).
     pub fn verified_instructions(&self) -> Option<u32> {
         /// `struct bpf_prog_info` up to `verified_insns`.
         const INFO_BYTES: usize = 224;
@@ -269,7 +269,7 @@ impl Loaded {
 /// What the kernel gives numbers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thing {
-    /// A program, the verifier's yes behind it.
+    /// A program that the verifier has accepted.
     Program,
     /// A map: an arena, or operations of a ring.
     Map,
@@ -277,17 +277,17 @@ pub enum Thing {
     Link,
 }
 
-/// True when the kernel still has what it gave this number to. For tests.
+/// True if the kernel still has the object with this number. For tests.
 ///
 /// # Errors
-/// Without CAP_SYS_ADMIN nobody is told.
+/// The process lacks CAP_SYS_ADMIN.
 pub fn is_in_kernel(what: Thing, id: u32) -> io::Result<bool> {
     let command = match what {
         Thing::Program => BPF_PROG_GET_NEXT_ID,
         Thing::Map => BPF_MAP_GET_NEXT_ID,
         Thing::Link => BPF_LINK_GET_NEXT_ID,
     };
-    // The next number behind the one before.
+    // The next number after the given one.
     let mut attr = Attr::new().u32(0, id.saturating_sub(1));
     match attr.call(command, 12) {
         Ok(_) => Ok(attr.get_u32(4) == id),
@@ -298,7 +298,7 @@ pub fn is_in_kernel(what: Thing, id: u32) -> io::Result<bool> {
 
 /// Size of the kernel's pages.
 fn page_bytes() -> usize {
-    // SAFETY: the call takes a number and gives a number.
+    // SAFETY: the call takes a number and returns a number.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
@@ -319,13 +319,13 @@ mod tests {
     /// A program that returns 0.
     const NOTHING: [u64; 2] = [0xb7, 0x95];
 
-    /// A line of what the kernel says of a descriptor.
+    /// A line of the kernel's information about a descriptor.
     fn info(fd: i32, line: &str) -> String {
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
         text.lines().find_map(|l| l.strip_prefix(line)).expect("the line").trim().to_owned()
     }
 
-    /// Not a test by itself: what another user can reach.
+    /// Not a test by itself: checks in a child process what another user can reach.
     #[test]
     fn child_process() {
         let Some(ids) = std::env::var_os(CHILD) else { return };
@@ -358,7 +358,7 @@ mod tests {
             info(arena.fd(), "map_id:"),
             info(program.fd.as_raw_fd(), "prog_id:")
         );
-        // Another user may not be able to enter the directory that the test was built in.
+        // Another user may not be able to enter the build directory.
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let copy = dir.path().join("test");

@@ -1,8 +1,7 @@
-//! The merge program under the kernel it is meant for: what is committed is what the source gives; what it merges is
-//! what a sort gives, also when the instance is busy; damage is found and harms nothing; and programs that could harm
-//! are refused.
+//! The merge program in a real kernel. The committed objects match their source. A merge gives the same as a sort, also
+//! when the machine is busy. Damage is found and does no harm. Programs that could do harm are refused.
 //!
-//! Where the kernel or a permission is missing, each test says what was skipped.
+//! Without the right kernel or permission, each test reports that it was skipped.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ mod own;
 #[path = "program/shared_ring.rs"]
 mod shared_ring;
 
-/// The driver that is tested: `ROCKMILL_KERNEL_DRIVER`, or `run`.
+/// The driver under test: `ROCKMILL_KERNEL_DRIVER`, or `run`.
 fn driver() -> Driver {
     let wanted = std::env::var("ROCKMILL_KERNEL_DRIVER").unwrap_or_else(|_| "run".to_owned());
     *Driver::ALL.iter().find(|d| d.name() == wanted).expect("ROCKMILL_KERNEL_DRIVER is run or loop")
@@ -33,7 +32,7 @@ fn program() -> Arc<Program> {
     program_of(driver())
 }
 
-/// What a driver needs of the kernel.
+/// The kernel features that a driver needs.
 fn needs(driver: Driver) -> Needs {
     match driver {
         Driver::Run => Needs::Kernel,
@@ -41,7 +40,7 @@ fn needs(driver: Driver) -> Needs {
     }
 }
 
-/// An instance; `None`, and a line that says so, where there is none.
+/// An instance; without one, reports the skip and returns `None`.
 fn instance(what: &str, bytes: usize) -> Option<Instance> {
     match Instance::new(&program(), driver(), bytes) {
         Ok(instance) => Some(instance),
@@ -96,7 +95,7 @@ fn blocks(run: &Entries, bytes: usize, restart_interval: usize) -> Vec<Vec<u8>> 
     blocks
 }
 
-/// What a merge gave, or the run and block that are damaged.
+/// The output of a merge, or the damaged run and block.
 struct Outcome {
     entries: Entries,
     damaged: Option<(usize, u32)>,
@@ -106,7 +105,7 @@ struct Outcome {
     instance: Instance,
 }
 
-/// Merges runs of blocks by the program.
+/// Merges runs of blocks with the program.
 fn merge(instance: Instance, runs: &[Vec<Vec<u8>>], job: &Job<'_>) -> Outcome {
     let calls = instance.calls();
     let mut merge = Merge::begin(instance, job).unwrap();
@@ -190,7 +189,7 @@ fn merges_are_what_a_sort_gives_for_few_runs_and_for_many() {
     let Some(mut instance) = instance("merges in the kernel beside a sort", 8 << 20) else { return };
     for seed in 0..60 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        // One way to find the smallest up to 16 runs, another above, both at the end of many.
+        // Up to 16 runs use the row of marks, more use the heap; a merge of many runs ends with the row.
         let count = *rng.choice(&[0, 1, 2, 5, 16, 17, 40]).unwrap();
         let size = rng.usize(1..400);
         let runs = random_runs(&mut rng, count, size, 60);
@@ -211,7 +210,8 @@ fn keys_of_every_shape_merge_like_a_sort() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let count = rng.usize(1..20);
         let common: Vec<u8> = (0..rng.usize(0..12)).map(|_| rng.u8(..)).collect();
-        // Few bytes that occur, so that keys share much, with 0 and 255, which are a short key's prefixes and the last.
+        // Keys of few distinct bytes, so that they share much; among them 0, the padding of short prefixes, and 255,
+        // the largest.
         let mut some: Vec<u8> = (0..rng.usize(1..4)).map(|_| rng.u8(..)).collect();
         some.push(*rng.choice(&[0, 0xff]).unwrap());
         let longest = *rng.choice(&[2, 9, 20, 150]).unwrap();
@@ -232,7 +232,7 @@ fn keys_of_every_shape_merge_like_a_sort() {
             })
             .collect();
         let want = sorted(&runs);
-        // What all keys have in common, in bytes and then in bits, or less of it.
+        // The common prefix of all keys, in bytes and then in bits, or a part of it.
         let user = |e: &(Vec<u8>, Vec<u8>)| e.0[..e.0.len() - 8].to_vec();
         let (first, last) = (user(&want[0]), user(&want[want.len() - 1]));
         let all = first.iter().zip(&last).take_while(|(a, b)| a == b).count();
@@ -264,7 +264,7 @@ fn parts_begin_and_end_where_they_should() {
         let user = |i: usize| all[i].0[..all[i].0.len() - 8].to_vec();
         let (begin, end) = (user(rng.usize(0..400)), user(rng.usize(500..1200)));
         let stored: Vec<_> = runs.iter().map(|run| blocks(run, 300, 4)).collect();
-        // A prefix that says nothing, and one that does.
+        // Either a prefix of 0, which tells nothing, or the real one.
         let prefix = if rng.bool() { 0 } else { u64::from_be_bytes(*end[4..].first_chunk().unwrap()) };
         let job = Job { runs: 4, begin: Some(&begin), end: Some((&end, prefix)), skip: 4, ..Job::default() };
         let done = merge(instance, &stored, &job);
@@ -279,7 +279,7 @@ fn parts_begin_and_end_where_they_should() {
 fn versions_that_nobody_sees_are_dropped_and_others_are_not() {
     let Some(instance) = instance("dropping in the kernel", 8 << 20) else { return };
     use ValueType::{Deletion, Merge as Operand, SingleDeletion, Value};
-    // (user key, sequence number, type), whether it stays with a snapshot at 5, at the bottom.
+    // (user key, sequence number, type, whether it is kept), at the bottom and with a snapshot at 5.
     let cases: &[(&[u8], u64, ValueType, bool)] = &[
         (b"a", 9, Value, true),
         (b"a", 7, Value, false),
@@ -290,8 +290,8 @@ fn versions_that_nobody_sees_are_dropped_and_others_are_not() {
         (b"c", 8, Deletion, true),
         (b"c", 3, Value, true),
         (b"d", 8, Deletion, true),
-        (b"d", 3, Deletion, true), // whether the one above stays depends on it
-        (b"e", 4, Deletion, true), // given after all: what follows is not the program's to decide
+        (b"d", 3, Deletion, true), // determines whether the one above is kept
+        (b"e", 4, Deletion, true), // written after all: the program cannot decide about what follows
         (b"e", 3, Operand, true),
         (b"e", 2, Value, true),
         (b"f", 4, SingleDeletion, true),
@@ -321,7 +321,7 @@ fn a_busy_machine_changes_nothing_and_calls_stay_short() {
     let stop = AtomicBool::new(false);
     let mut instance = Some(instance);
     std::thread::scope(|scope| {
-        // All cores, all the time: calls are interrupted for long.
+        // Keeps all cores busy, so that calls are interrupted for long.
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -330,7 +330,8 @@ fn a_busy_machine_changes_nothing_and_calls_stay_short() {
             });
         }
         let low = scope.spawn(|| {
-            // Whoever merges runs last (`renice` by its thread's number, which needs no permission to go down).
+            // The merging thread gets the lowest priority (`renice` by its thread's number, which needs no permission
+            // to go down).
             let me = std::fs::read_link("/proc/thread-self").unwrap();
             let me = me.file_name().unwrap().to_str().unwrap().to_owned();
             let lowered = Command::new("renice").args(["-n", "19", "-p", &me]).output();
@@ -344,9 +345,9 @@ fn a_busy_machine_changes_nothing_and_calls_stay_short() {
                 let cpu = cpu_nanos();
                 let done = merge(instance, &stored, &Job { runs: 8, skip: 4, ..Job::default() });
                 assert!(done.entries == want, "round {rounds}");
-                // Filling the memory and copying records is in this, too.
+                // Includes the time for filling the memory and copying records.
                 let each = Duration::from_nanos((cpu_nanos() - cpu) / done.calls);
-                // In a machine in software times say nothing.
+                // In an emulated machine, times mean nothing.
                 let counts = std::env::var_os("ROCKMILL_NO_TIMES").is_none();
                 assert!(!counts || each < Duration::from_millis(50), "{each:?} of CPU time for each call");
                 (instance, rounds) = (done.instance, rounds + 1);
@@ -358,8 +359,8 @@ fn a_busy_machine_changes_nothing_and_calls_stay_short() {
     });
 }
 
-/// What an entry takes by the number of runs, going over the marks of all and in a heap (docs/notebook/compaction.md
-/// has the command). Without `ROCKMILL_MEASURE` it merges little, once, and both orders must give the same.
+/// The time per entry by the number of runs, with the row of marks and with the heap (docs/notebook/compaction.md has
+/// the command). Without `ROCKMILL_MEASURE`, it merges little data once, and both ways must give the same output.
 #[test]
 fn linear_and_heap_by_runs() {
     let measures = std::env::var_os("ROCKMILL_MEASURE").is_some();
@@ -377,7 +378,7 @@ fn linear_and_heap_by_runs() {
             for (i, linear_max) in [None, Some(0)].into_iter().enumerate() {
                 let cpu = cpu_nanos();
                 let done = merge(instance, &stored, &Job { runs, skip: 4, linear_max, ..Job::default() });
-                // Filling the memory and copying records is in this, too.
+                // Includes the time for filling the memory and copying records.
                 let each = (cpu_nanos() - cpu) as f64 / entries as f64;
                 assert!(done.entries == want, "{runs} runs, {linear_max:?}");
                 quickest[i] = quickest[i].min(each);
@@ -394,7 +395,7 @@ fn cpu_nanos() -> u64 {
     text.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// What the store's own decoder gives of a block, and whether it is damaged behind that.
+/// The entries that the store's own decoder finds in a block, and whether it then meets damage.
 fn decoded(block: &[u8]) -> (Entries, bool) {
     let layout = BlockLayout::parse(block).unwrap();
     let mut entries = BlockEntries::new(None);
@@ -408,7 +409,7 @@ fn decoded(block: &[u8]) -> (Entries, bool) {
         }
         for i in 0..entries.len() {
             let k = entries.key(i);
-            // No internal key: the program calls that damage, resolution does otherwise.
+            // Too short for an internal key: the program reports damage; in the store, version resolution does.
             if k.len() < 8 {
                 return (out, true);
             }
@@ -436,7 +437,7 @@ fn damaged_blocks_give_what_the_decoder_gives_and_harm_nothing() {
         if BlockLayout::parse(bytes).is_err() {
             continue; // found in user space, before the program sees it
         }
-        // The other run's blocks, and those before and behind, must stay as they are.
+        // The other run's blocks, and those before and after, must not change.
         let one = [stored[run].clone()];
         let done = merge(instance, &one, &Job { runs: 1, ..Job::default() });
         let (mut want, mut bad) = (Entries::new(), None);
@@ -452,7 +453,7 @@ fn damaged_blocks_give_what_the_decoder_gives_and_harm_nothing() {
         assert_eq!(done.damaged.is_some(), bad.is_some(), "seed {seed}");
         damaged += usize::from(bad.is_some());
         instance = done.instance;
-        // And among others, whatever order the damage makes of it, it comes to an end.
+        // Merged with others, in whatever order the damaged keys are, it must end.
         instance = merge(instance, &stored, &Job { runs: 2, drop: true, bottommost: true, ..Job::default() }).instance;
     }
     assert!(damaged > 200, "only {damaged} blocks were damaged");
@@ -504,7 +505,7 @@ fn programs_that_could_harm_are_refused() {
     if instance("programs that the verifier must refuse", 1 << 20).is_none() {
         return;
     }
-    // Instructions by hand: operation, registers (source << 4 | destination), offset, constant.
+    // Hand-written instructions: operation, registers (source << 4 | destination), offset, constant.
     let i = |op: u8, regs: u8, off: i16, imm: i32| {
         u64::from(op) | u64::from(regs) << 8 | u64::from(off as u16) << 16 | u64::from(imm as u32) << 32
     };
@@ -513,9 +514,9 @@ fn programs_that_could_harm_are_refused() {
     let cases: &[(&str, Vec<u64>)] = &[
         // *(u64 *)(r10 - 1024) = 0: below the stack.
         ("a store outside of the stack", vec![zero, i(0x7a, 10, -1024, 0), exit]),
-        // r0 = 0x1000; r0 = *(u64 *)(r0 + 0): an address of the kernel's.
+        // r0 = 0x1000; r0 = *(u64 *)(r0 + 0): a kernel address.
         ("a load at a number", vec![i(0xb7, 0, 0, 0x1000), i(0x79, 0, 0, 0), exit]),
-        // r1 is the context, of 64 KiB at most.
+        // r1 is the context, at most 64 KiB.
         ("a store before the context", vec![zero, i(0x7a, 1, -8, 0), exit]),
         ("a loop without end", vec![zero, i(0x07, 0, 0, 1), i(0x05, 0, -2, 0), exit]),
         ("an end that is not reached", vec![zero]),
@@ -532,7 +533,7 @@ fn programs_that_could_harm_are_refused() {
     Instance::new(&program, Driver::Run, 1 << 20).map(drop).unwrap();
 }
 
-/// This test alone, in a process that may not load programs, whoever runs it.
+/// Runs this test alone, in a process without the permission to load programs.
 #[test]
 fn without_the_capability_its_name_is_said() {
     if std::env::var_os("ROCKMILL_TEST_NO_CAP").is_some() {
@@ -557,7 +558,7 @@ fn without_the_capability_its_name_is_said() {
         return skip("a process without CAP_BPF", &Needs::Setpriv.because(reason));
     }
     assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
-    // A kernel that has no arenas at all says that first.
+    // A kernel without arenas reports that first.
     assert!(said.contains("told: no permission") && said.contains("CAP_BPF") || said.contains("Linux 6.9"), "{said}");
 }
 

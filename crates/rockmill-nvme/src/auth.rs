@@ -11,11 +11,11 @@
 //! ```
 //!
 //! Each side knows a secret of each name and proves it; neither is sent. With a group, the secret of a Diffie-Hellman
-//! exchange goes into the challenges, so that somebody who listens cannot try secrets afterwards. Every queue of a host
-//! authenticates for itself. What follows is neither encrypted nor protected: that needs TLS.
+//! exchange goes into the challenges, so that an eavesdropper cannot test guessed secrets offline. Every queue of a
+//! host authenticates separately. The data that follows is neither encrypted nor protected: that needs TLS.
 //!
 //! [`HostExchange`] and [`ControllerExchange`] are the two sides of one exchange as state machines over messages. They
-//! are deterministic but for the [`Random`] that they are given.
+//! are deterministic except for the [`Random`] that they are given.
 
 mod controller;
 mod group;
@@ -37,7 +37,7 @@ use std::sync::Arc;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
-/// Bytes of a message, at most: a reply with the largest hash and group.
+/// Longest message in bytes: a reply with the largest hash and group.
 pub const MESSAGE_BYTES_MAX: usize = 2048;
 
 /// A hash function of the exchange.
@@ -85,7 +85,7 @@ impl Hash {
         }
     }
 
-    /// The HMAC of all parts, one after the other.
+    /// The HMAC of the concatenated parts.
     pub(crate) fn mac(self, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
         match self {
             Self::Sha256 => mac::<Hmac<Sha256>>(key, parts).finalize().into_bytes().to_vec(),
@@ -94,7 +94,7 @@ impl Hash {
         }
     }
 
-    /// True if this is the HMAC of all parts. Takes as long for a wrong one as for the right one.
+    /// True if this is the HMAC of the concatenated parts. Takes constant time.
     fn is_mac(self, key: &[u8], parts: &[&[u8]], of: &[u8]) -> bool {
         match self {
             Self::Sha256 => mac::<Hmac<Sha256>>(key, parts).verify_slice(of).is_ok(),
@@ -113,10 +113,10 @@ fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> M {
 
 /// Where challenges and private keys come from.
 pub trait Random: Send + Sync + fmt::Debug {
-    /// Fills bytes that nobody can guess.
+    /// Fills the buffer with unpredictable bytes.
     ///
     /// # Errors
-    /// There are none to be had.
+    /// The source of randomness fails.
     fn fill(&self, into: &mut [u8]) -> io::Result<()>;
 }
 
@@ -135,7 +135,7 @@ impl Random for SystemRandom {
 pub enum AuthError {
     /// The peer ended it.
     Refused(Failure),
-    /// The peer's message cannot be used, which it is told.
+    /// The peer's message cannot be used; the peer is told why.
     Unusable(Failure, &'static str),
     /// The peer does not know the secret.
     Mismatch,
@@ -166,7 +166,7 @@ impl AuthError {
     }
 }
 
-/// Bytes that nobody is to read in a log.
+/// Bytes that must not appear in a log.
 #[derive(Default)]
 struct Hidden(Vec<u8>);
 
@@ -176,7 +176,7 @@ impl fmt::Debug for Hidden {
     }
 }
 
-/// A private key of a group and the value to send; both empty without a group.
+/// A private key and the public value to send; both empty without a group.
 #[derive(Debug, Default)]
 struct KeyPair {
     private: Hidden,
@@ -184,7 +184,7 @@ struct KeyPair {
 }
 
 impl KeyPair {
-    /// The secret that both sides know then; `None` without a group.
+    /// The shared secret; `None` without a group.
     fn shared(private: &Hidden, group: Group, peer: &[u8]) -> Result<Option<Hidden>, AuthError> {
         if group == Group::Null {
             return Ok(None);
@@ -224,7 +224,7 @@ fn augmented(hash: Hash, shared: Option<&Hidden>, challenge: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What a response is the HMAC of, but for the challenge. The names are the prover's, then the other's.
+/// The inputs of a response's HMAC, except the challenge. The prover's name comes first.
 struct Proof<'a> {
     sequence: [u8; 4],
     transaction: [u8; 2],
@@ -235,7 +235,7 @@ struct Proof<'a> {
 
 impl Proof<'_> {
     fn parts<'b>(&'b self, challenge: &'b [u8]) -> [&'b [u8]; 8] {
-        // The zero in the middle: no secure channel is concatenated (SC_C).
+        // The zero between the names: no secure channel concatenation (SC_C).
         [
             challenge,
             &self.sequence,

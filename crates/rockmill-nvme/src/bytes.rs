@@ -1,4 +1,4 @@
-//! Little-endian fields of fixed layouts. Callers pass buffers of a size that they checked or own.
+//! Little-endian fields of fixed layouts. Callers pass buffers whose size they have checked or chosen.
 
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
@@ -30,14 +30,14 @@ pub(crate) fn put_padded(bytes: &mut [u8], at: usize, width: usize, text: &str) 
     field[..n].copy_from_slice(&text.as_bytes()[..n]);
 }
 
-/// Text of a field that is padded with spaces or ends in zeros.
+/// The text of a field, without padding spaces or trailing zeros.
 pub(crate) fn text_at(bytes: &[u8], at: usize, width: usize) -> String {
     let field = &bytes[at..at + width];
     let end = field.iter().position(|&b| b == 0).unwrap_or(width);
     String::from_utf8_lossy(&field[..end]).trim_end_matches(' ').to_owned()
 }
 
-/// A qualified name (NQN): UTF-8 that ends in a zero within its 256 bytes. `None` for what is none.
+/// A qualified name (NQN): UTF-8 that ends in a zero within its 256 bytes. `None` if it is invalid.
 pub(crate) fn nqn_at(bytes: &[u8], at: usize) -> Option<String> {
     let field = &bytes[at..at + NQN_FIELD_BYTES];
     let end = field.iter().position(|&b| b == 0)?;
@@ -45,7 +45,7 @@ pub(crate) fn nqn_at(bytes: &[u8], at: usize) -> Option<String> {
     (!text.is_empty() && text.len() <= NQN_BYTES_MAX).then(|| text.to_owned())
 }
 
-/// A qualified name, cut to what fits with a zero at its end.
+/// Writes a qualified name, truncated to fit with a terminating zero.
 pub(crate) fn put_nqn(bytes: &mut [u8], at: usize, name: &str) {
     let n = name.len().min(NQN_BYTES_MAX);
     put(bytes, at, &name.as_bytes()[..n]);

@@ -18,7 +18,7 @@ use crate::status::Status;
 pub const SQE_BYTES: usize = 64;
 /// Bytes of a completion entry.
 pub const CQE_BYTES: usize = 16;
-/// The namespace id that means all of them.
+/// The namespace id that stands for all namespaces.
 pub const ALL_NAMESPACES: u32 = 0xffff_ffff;
 
 /// Opcodes of the admin command set.
@@ -54,10 +54,10 @@ pub mod nvm {
 /// The opcode of all Fabrics commands.
 pub const FABRICS: u8 = 0x7f;
 
-/// In-capsule data that every controller takes of Fabrics commands, and of all commands of an admin queue.
+/// In-capsule data that every controller accepts for Fabrics commands and for all commands of an admin queue.
 pub const FABRICS_CAPSULE_DATA: u32 = 8192;
 
-/// What an Identify command asks for (CNS).
+/// The data structure that an Identify command asks for (CNS).
 pub mod cns {
     /// One namespace.
     pub const NAMESPACE: u8 = 0x00;
@@ -98,7 +98,7 @@ pub const EVENT_NAMESPACES: u32 = 1 << 8;
 /// Asynchronous Event Configuration: notices of a changed discovery log.
 pub const EVENT_DISCOVERY: u32 = 1 << 31;
 
-/// PSDT in the flags: an SGL describes the data, which fabrics require.
+/// PSDT in the flags: an SGL describes the data, as NVMe over Fabrics requires.
 const FLAGS_SGL: u8 = 0x40;
 const FLAGS_SGL_MASK: u8 = 0xc0;
 
@@ -112,7 +112,7 @@ const SGL_TRANSPORT: u8 = 0x5a;
 pub enum Sgl {
     /// In the capsule, from this offset.
     InCapsule {
-        /// From the start of the in-capsule data.
+        /// Offset from the start of the in-capsule data.
         offset: u64,
         /// Bytes.
         length: u32,
@@ -122,7 +122,7 @@ pub enum Sgl {
         /// Bytes.
         length: u32,
     },
-    /// A descriptor that NVMe/TCP has no use for.
+    /// A descriptor that NVMe/TCP does not use.
     Other {
         /// Its type and subtype.
         kind: u8,
@@ -150,7 +150,7 @@ impl Sqe {
         self.0[0]
     }
 
-    /// True if it is not fused and its data is described by an SGL.
+    /// True if the command is not fused and an SGL describes its data.
     #[must_use]
     pub fn flags_are_right(&self) -> bool {
         self.0[1] & FLAGS_SGL_MASK == FLAGS_SGL && self.0[1] & 3 == 0
@@ -218,14 +218,14 @@ impl Sqe {
         u64_at(&self.0, n * 4)
     }
 
-    /// The same with another command double word.
+    /// The same command with one double word replaced.
     #[must_use]
     pub fn with_dword(mut self, n: usize, value: u32) -> Self {
         put(&mut self.0, n * 4, &value.to_le_bytes());
         self
     }
 
-    /// The same with two other command double words.
+    /// The same command with two double words replaced.
     #[must_use]
     pub fn with_qword(mut self, n: usize, value: u64) -> Self {
         put(&mut self.0, n * 4, &value.to_le_bytes());
@@ -249,7 +249,7 @@ impl Cqe {
         cqe
     }
 
-    /// What the command returns: its first double word for most, both for Property Get.
+    /// The command's result: the first double word for most commands, both for Property Get.
     #[must_use]
     pub fn result(&self) -> u64 {
         u64_at(&self.0, 0)
@@ -274,13 +274,13 @@ impl Cqe {
     }
 }
 
-/// Identify: 4,096 bytes of what `cns` says.
+/// Identify: reads the 4,096 bytes of data structure `cns`.
 #[must_use]
 pub fn identify(cns: u8, namespace: u32) -> Sqe {
     Sqe::new(admin::IDENTIFY, namespace).with_dword(10, u32::from(cns))
 }
 
-/// Get Log Page: `bytes` (a multiple of 4) of page `id` from `offset` on. `retain` leaves its event pending.
+/// Get Log Page: `bytes` (a multiple of 4) of page `id` from `offset` on. With `retain`, its event stays pending.
 #[must_use]
 pub fn get_log_page(id: u8, namespace: u32, offset: u64, bytes: u32, retain: bool) -> Sqe {
     let dwords = (bytes / 4).saturating_sub(1);
@@ -327,7 +327,7 @@ pub fn keep_alive() -> Sqe {
     Sqe::new(admin::KEEP_ALIVE, 0)
 }
 
-/// Blocks of one command, at most: the field has 16 bits and counts from zero.
+/// Most blocks of one command: the field has 16 bits and counts from zero.
 pub const BLOCKS_MAX: u32 = 1 << 16;
 /// Force Unit Access in CDW12 of Read and Write.
 pub const FORCE_UNIT_ACCESS: u32 = 1 << 30;
@@ -343,7 +343,7 @@ pub fn read(namespace: u32, first: u64, count: u32) -> Sqe {
     blocks(nvm::READ, namespace, first, count)
 }
 
-/// Write of `count` blocks, 1 to [`BLOCKS_MAX`]; with `durable`, complete when they are on stable storage.
+/// Write of `count` blocks, 1 to [`BLOCKS_MAX`]; with `durable`, it completes only when they are on stable storage.
 #[must_use]
 pub fn write(namespace: u32, first: u64, count: u32, durable: bool) -> Sqe {
     let sqe = blocks(nvm::WRITE, namespace, first, count);

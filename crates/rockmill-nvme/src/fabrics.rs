@@ -36,19 +36,19 @@ pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 pub const CONNECT_DATA_BYTES: usize = 1024;
 /// The controller id that asks for a new controller.
 pub const DYNAMIC_CONTROLLER: u16 = 0xffff;
-/// SQHD in the response to Connect where there is no flow control of the submission queue.
+/// SQHD in the response to Connect if the submission queue has no flow control.
 pub const NO_FLOW_CONTROL: u16 = 0xffff;
 /// The version that is reported: 1.4.
 pub const VERSION: u32 = 0x0001_0400;
 
-/// A Connect command: a queue of a controller over this connection.
+/// A Connect command: makes this connection carry one queue of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
     /// Record format; 0.
     pub format: u16,
-    /// The queue: 0 is the admin queue and makes the controller.
+    /// The queue: 0 is the admin queue, and creates the controller.
     pub queue: u16,
-    /// Entries of the submission queue, less one (SQSIZE).
+    /// Entries of the submission queue minus one (SQSIZE).
     pub size: u16,
     /// The host asks for no flow control of the submission queue (CATTR bit 2).
     pub no_flow_control: bool,
@@ -87,7 +87,7 @@ impl Connect {
 pub struct ConnectData {
     /// Host Identifier.
     pub host_id: [u8; 16],
-    /// Which controller, [`DYNAMIC_CONTROLLER`] for a new one.
+    /// The controller id, or [`DYNAMIC_CONTROLLER`] for a new controller.
     pub controller: u16,
     /// The subsystem.
     pub subsystem: String,
@@ -96,7 +96,7 @@ pub struct ConnectData {
 }
 
 impl ConnectData {
-    /// Where the controller id stands, for what a refusal says.
+    /// Offset of the controller id, for the result of a refusal.
     pub const CONTROLLER_AT: u16 = 16;
     /// Where the subsystem's name stands.
     pub const SUBSYSTEM_AT: u16 = 256;
@@ -114,10 +114,10 @@ impl ConnectData {
         out
     }
 
-    /// From what was received.
+    /// Decodes received data.
     ///
     /// # Errors
-    /// The offset of the field that is wrong.
+    /// The offset of the invalid field.
     pub fn decode(bytes: &[u8; CONNECT_DATA_BYTES]) -> Result<Self, u16> {
         let name = |at: u16| nqn_at(bytes, usize::from(at)).ok_or(at);
         Ok(Self {
@@ -129,7 +129,7 @@ impl ConnectData {
     }
 }
 
-/// What a refused Connect returns as its result: where the parameter is that was refused.
+/// The result of a refused Connect: the place of the refused parameter.
 #[must_use]
 pub fn invalid_parameter(offset: u16, in_data: bool) -> u64 {
     u64::from(offset) | u64::from(in_data) << 16
@@ -160,7 +160,7 @@ fn authentication(kind: u8, bytes: u32) -> Sqe {
     sqe
 }
 
-/// Bytes of an authentication command's message, `None` for another protocol.
+/// Length of an authentication command's message; `None` for another protocol.
 #[must_use]
 pub fn authentication_bytes(sqe: &Sqe) -> Option<u32> {
     (sqe.0[41..44] == AUTHENTICATION_PROTOCOL).then(|| sqe.dword(11))
@@ -170,7 +170,7 @@ fn fabrics(kind: u8) -> Sqe {
     Sqe::new(FABRICS, u32::from(kind))
 }
 
-/// Property Get; `wide` for the properties of 8 bytes.
+/// Property Get; `wide` for properties of 8 bytes.
 #[must_use]
 pub fn property_get(offset: u32, wide: bool) -> Sqe {
     fabrics(fctype::PROPERTY_GET).with_dword(10, u32::from(wide)).with_dword(11, offset)
@@ -182,7 +182,7 @@ pub fn property_set(offset: u32, wide: bool, value: u64) -> Sqe {
     fabrics(fctype::PROPERTY_SET).with_dword(10, u32::from(wide)).with_dword(11, offset).with_qword(12, value)
 }
 
-/// True if a Property command means 8 bytes, false for 4, `None` for a size that there is not.
+/// True if a Property command has a size of 8 bytes, false for 4; `None` for an invalid size.
 #[must_use]
 pub fn property_is_wide(sqe: &Sqe) -> Option<bool> {
     match sqe.0[40] & 7 {
@@ -195,7 +195,7 @@ pub fn property_is_wide(sqe: &Sqe) -> Option<bool> {
 /// Controller Capabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Entries of a queue, at most, less one (MQES).
+    /// Most entries of a queue, minus one (MQES).
     pub queue_entries_max: u16,
     /// Time until the controller is ready, in units of 500 ms (TO).
     pub timeout: u8,
@@ -222,7 +222,7 @@ pub struct Configuration(pub u32);
 impl Configuration {
     /// Enabled, with entries of 64 and 16 bytes, pages of 4 KiB and the NVM command set.
     pub const ENABLED: Self = Self(1 | 6 << 16 | 4 << 20);
-    /// The same with a request for a normal shutdown.
+    /// The same, and a request for a normal shutdown.
     pub const SHUTDOWN: Self = Self(Self::ENABLED.0 | 1 << 14);
 
     /// Enable (EN).
@@ -237,7 +237,7 @@ impl Configuration {
         self.0 >> 14 & 3
     }
 
-    /// Command set, page size, arbitration and entry sizes are ones that there are.
+    /// True if command set, page size, arbitration and entry sizes are supported.
     #[must_use]
     pub fn is_supported(self) -> bool {
         self.0 & 0x3ff0 == 0 && self.0 >> 16 & 0xff == 0x46

@@ -1,13 +1,13 @@
 //! Identify data structures (NVMe Base 1.4, "Identify command"; NVMe over Fabrics 1.1, "Identify Controller Data
-//! Structure - Fabrics"). Each is 4,096 bytes; the fields here are those that an NVMe/TCP controller has to fill or a
-//! host looks at.
+//! Structure - Fabrics"). Each is 4,096 bytes; the fields here are those that an NVMe/TCP controller must set or that
+//! the host uses.
 
 use crate::bytes::{array_at, nqn_at, put, put_nqn, put_padded, text_at, u16_at, u32_at, u64_at};
 
 /// Bytes of every Identify data structure.
 pub const IDENTIFY_BYTES: usize = 4096;
 
-/// What kind of controller it is (CNTRLTYPE).
+/// The controller's type (CNTRLTYPE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerKind {
     /// It has I/O queues.
@@ -35,15 +35,15 @@ pub struct IdentifyController {
     pub events: u32,
     /// What kind.
     pub kind: ControllerKind,
-    /// Abort commands at once, less one (ACL).
+    /// Most concurrent Abort commands, minus one (ACL).
     pub aborts: u8,
-    /// Asynchronous Event Requests at once, less one (AERL).
+    /// Most outstanding Asynchronous Event Requests, minus one (AERL).
     pub async_events: u8,
-    /// Entries of the error log, less one (ELPE).
+    /// Entries of the error log, minus one (ELPE).
     pub error_entries: u8,
     /// Granularity of the keep alive timer in units of 100 ms (KAS).
     pub keep_alive_unit: u16,
-    /// Outstanding commands of a queue, at most (MAXCMD).
+    /// Most outstanding commands of a queue (MAXCMD).
     pub commands_max: u16,
     /// Largest namespace id (NN).
     pub namespaces: u32,
@@ -63,7 +63,7 @@ pub struct IdentifyController {
 
 /// ONCS: Write Zeroes.
 pub const OPTIONAL_WRITE_ZEROES: u16 = 1 << 3;
-/// SGLS: SGLs, and offsets into the capsule.
+/// SGLS: SGLs and offsets into the capsule are supported.
 pub const SGLS_IN_CAPSULE: u32 = 1 | 1 << 20;
 
 impl IdentifyController {
@@ -84,7 +84,7 @@ impl IdentifyController {
         };
         b[258] = self.aborts;
         b[259] = self.async_events;
-        // Log pages may be read from an offset on (LPA bit 2).
+        // Log pages can be read from an offset (LPA bit 2).
         b[261] = 1 << 2;
         b[262] = self.error_entries;
         put(&mut b, 320, &self.keep_alive_unit.to_le_bytes());
@@ -94,18 +94,18 @@ impl IdentifyController {
         put(&mut b, 514, &self.commands_max.to_le_bytes());
         put(&mut b, 516, &self.namespaces.to_le_bytes());
         put(&mut b, 520, &self.optional.to_le_bytes());
-        // Flush takes the namespace id that means all (VWC bits 2:1).
+        // Flush accepts the namespace id that stands for all (VWC bits 2:1).
         b[525] = 6 | u8::from(self.write_cache);
         put(&mut b, 536, &self.sgls.to_le_bytes());
         put_nqn(&mut b, 768, &self.subsystem);
         put(&mut b, 1792, &self.command_capsule.to_le_bytes());
         put(&mut b, 1796, &self.response_capsule.to_le_bytes());
-        // Dynamic controllers (FCATT bit 0 clear), one SGL descriptor for each command (MSDBD).
+        // Dynamic controllers (FCATT bit 0 clear), one SGL descriptor per command (MSDBD).
         b[1803] = 1;
         b
     }
 
-    /// From what was received; `None` where the name is none.
+    /// Decodes received data; `None` if the name is invalid.
     #[must_use]
     pub fn decode(b: &[u8; IDENTIFY_BYTES]) -> Option<Self> {
         Some(Self {
@@ -136,7 +136,7 @@ impl IdentifyController {
 /// Identify Namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct IdentifyNamespace {
-    /// Blocks; 0 for a namespace that there is not (NSZE).
+    /// Blocks; 0 if the namespace does not exist (NSZE).
     pub blocks: u64,
     /// Block size as a power of two (LBADS).
     pub block_shift: u8,
@@ -159,12 +159,12 @@ impl IdentifyNamespace {
         b[30] = u8::from(self.shared);
         b[99] = u8::from(self.read_only);
         put(&mut b, 104, &self.nguid);
-        // One format, the first: no metadata, this block size.
+        // A single format: no metadata, this block size.
         b[130] = self.block_shift;
         b
     }
 
-    /// From what was received. `None` for a block size that no machine addresses.
+    /// Decodes received data; `None` if the block size is too large for any machine.
     #[must_use]
     pub fn decode(b: &[u8; IDENTIFY_BYTES]) -> Option<Self> {
         let format = usize::from(b[26] & 0xf);
@@ -177,10 +177,10 @@ impl IdentifyNamespace {
     }
 }
 
-/// Namespace ids in one list, at most.
+/// Most namespace ids in one list.
 pub const NAMESPACE_LIST_MAX: usize = IDENTIFY_BYTES / 4;
 
-/// A namespace list: ids in rising order, ended by 0. More than [`NAMESPACE_LIST_MAX`] are left out.
+/// A namespace list: ids in ascending order, ended by 0. Ids after the first [`NAMESPACE_LIST_MAX`] are omitted.
 #[must_use]
 pub fn encode_namespace_list(ids: impl IntoIterator<Item = u32>) -> Vec<u8> {
     let mut b = vec![0; IDENTIFY_BYTES];
@@ -227,7 +227,7 @@ pub fn encode_descriptors(descriptors: &[Descriptor]) -> Vec<u8> {
     b
 }
 
-/// Descriptors from what was received; types without a name here are passed over. `None` where one has a wrong length.
+/// Decodes received descriptors; skips unknown types. `None` if a length is wrong.
 #[must_use]
 pub fn decode_descriptors(b: &[u8; IDENTIFY_BYTES]) -> Option<Vec<Descriptor>> {
     let mut out = Vec::new();

@@ -18,9 +18,9 @@
 //!   auth       DH-HMAC-CHAP                           psk        keys of TLS, as NVMe has them
 //! ```
 //!
-//! The state machines know no socket and no clock: tests run both in one process, cut the stream wherever they like,
-//! and decide what time it is. `tcp` is a thin driver over blocking sockets; one over io_uring comes later, through
-//! `rockmill-io`, behind the same state machines.
+//! The state machines know no socket and no clock: tests run both in one process, split the stream at any byte, and set
+//! the time themselves. `tcp` is a thin driver over blocking sockets; a driver over io_uring (through `rockmill-io`)
+//! would use the same state machines.
 //!
 //! ```
 //! use std::net::TcpListener;
@@ -75,27 +75,27 @@
 //!
 //! # Errors
 //!
-//! - A PDU that is wrong ends its connection with H2CTermReq or C2HTermReq: status, field and offset are in
+//! - A malformed PDU ends its connection with H2CTermReq or C2HTermReq: status, field and offset are in
 //!   [`pdu_error::PduError`].
-//! - A data digest that does not match fails the command, with Transient Transport Error, and nothing was written.
-//! - Everything else is a status of the command. The target's error log has the last 64.
+//! - A data digest that does not match fails the command, with Transient Transport Error; nothing is written.
+//! - Any other error is the status of its command. The target's error log keeps the last 64.
 //!
-//! # What is not there yet
+//! # Not implemented yet
 //!
-//! - TLS with SHA-384, and with keys that authentication makes ("secure channel concatenation").
-//! - The discovery log does not say which of its entries want TLS, nor does a host obey one that says so.
-//! - Reconnecting after a lost connection: calls fail, and the caller connects anew.
-//! - Sockets of io_uring, and data that is not copied: here a write's data is copied twice, a read's once.
+//! - TLS with SHA-384, and with keys derived during authentication ("secure channel concatenation").
+//! - The discovery log does not say which of its entries require TLS, and a host ignores an entry that says so.
+//! - Reconnecting after a lost connection: calls fail, and the caller has to connect again.
+//! - Sockets through io_uring, and zero-copy transfers: here a write's data is copied twice, a read's once.
 //! - The Disconnect command, Reservations, Dataset Management, Compare, Write Uncorrectable, Verify, fused commands.
 //! - Aborting anything but event requests: Abort answers that the command was not aborted, which the specification
-//!   allows. Cancelling what a namespace does is not possible.
-//! - The log page Firmware Slot, which the base specification asks of a controller of 1.4; also mandatory features that
-//!   mean nothing without a device (Arbitration, Power Management, Temperature Threshold, Error Recovery, Write
-//!   Atomicity).
+//!   allows. An operation that a namespace has begun cannot be cancelled.
+//! - The Firmware Slot log page, which the base specification requires of a 1.4 controller; also mandatory features
+//!   that have no meaning without a physical device (Arbitration, Power Management, Temperature Threshold, Error
+//!   Recovery, Write Atomicity).
 //! - Metadata and protection information, zoned and key-value command sets, asymmetric access (ANA).
 //! - More than one R2T of a command at once: the host says so (MAXR2T), and the target never asks for more.
-//! - Runs against other implementations than Wireshark's dissector and, in part, the Linux kernel's and nvme-cli:
-//!   `docs/offload.md` says what was seen.
+//! - Tests with other implementations, except Wireshark's dissector and, in part, the Linux kernel's and nvme-cli:
+//!   `docs/offload.md` has the results.
 #![forbid(unsafe_code)]
 
 pub mod auth;

@@ -10,13 +10,13 @@ pub const ERROR_ENTRY_BYTES: usize = 64;
 pub const SMART_BYTES: usize = 512;
 /// Bytes of the head of the discovery log, and of each of its entries.
 pub const DISCOVERY_ENTRY_BYTES: usize = 1024;
-/// Entries of a discovery log that a host reads, at most.
+/// Most entries of a discovery log that a host reads.
 pub const DISCOVERY_ENTRIES_MAX: u64 = 1024;
 
 /// A command that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorEntry {
-    /// Its number, from 1 on; 0 for an entry that there is not.
+    /// The entry's number, from 1; 0 for an unused entry.
     pub count: u64,
     /// Queue.
     pub queue: u16,
@@ -39,7 +39,7 @@ impl ErrorEntry {
         put(&mut b, 8, &self.queue.to_le_bytes());
         put(&mut b, 10, &self.command_id.to_le_bytes());
         put(&mut b, 12, &(self.status.bits() << 1).to_le_bytes());
-        // No place in the command is meant (FFFFh).
+        // Not about a field of the command (FFFFh).
         put(&mut b, 14, &[0xff, 0xff]);
         put(&mut b, 16, &self.block.to_le_bytes());
         put(&mut b, 24, &self.namespace.to_le_bytes());
@@ -62,7 +62,7 @@ impl ErrorEntry {
     }
 }
 
-/// SMART / Health Information, as far as it means something without a device.
+/// SMART / Health Information: the fields that have a meaning without a physical device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SmartLog {
     /// Data read, in units of 1,000 times 512 bytes, rounded up.
@@ -73,7 +73,7 @@ pub struct SmartLog {
     pub reads: u64,
     /// Write commands.
     pub writes: u64,
-    /// Entries that the error log has had.
+    /// Total entries written to the error log.
     pub errors: u64,
 }
 
@@ -82,7 +82,7 @@ impl SmartLog {
     #[must_use]
     pub fn encode(&self) -> [u8; SMART_BYTES] {
         let mut b = [0; SMART_BYTES];
-        // All of the spare is there, and it is room temperature: 293 K.
+        // Full spare capacity, and room temperature: 293 K.
         put(&mut b, 1, &293u16.to_le_bytes());
         b[3] = 100;
         put(&mut b, 32, &self.units_read.to_le_bytes());
@@ -120,7 +120,7 @@ pub struct DiscoveryEntry {
     pub subsystem_kind: u8,
     /// Port id.
     pub port: u16,
-    /// Entries of the admin queue, at most (ASQSZ).
+    /// Most entries of the admin queue (ASQSZ).
     pub admin_entries: u16,
     /// TCP port, as text.
     pub service: String,
@@ -149,7 +149,7 @@ impl DiscoveryEntry {
         b
     }
 
-    /// From what was received; `None` where the name is none.
+    /// Decodes received data; `None` if the name is invalid.
     #[must_use]
     pub fn decode(b: &[u8; DISCOVERY_ENTRY_BYTES]) -> Option<Self> {
         Some(Self {
@@ -168,14 +168,14 @@ impl DiscoveryEntry {
 /// The head of the discovery log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiscoveryHead {
-    /// It changes with the entries: a reader that sees two begins again.
+    /// Changes whenever the entries change: a reader that sees two values starts again.
     pub generation: u64,
     /// Entries that follow.
     pub entries: u64,
 }
 
 impl DiscoveryHead {
-    /// As it is sent: record format 0.
+    /// Encodes the log: record format 0.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; DISCOVERY_ENTRY_BYTES];
@@ -184,7 +184,7 @@ impl DiscoveryHead {
         b
     }
 
-    /// From what was received; `None` for another record format.
+    /// Decodes received data; `None` for another record format.
     #[must_use]
     pub fn decode(b: &[u8]) -> Option<Self> {
         if b.len() < 18 || u16_at(b, 16) != 0 {

@@ -1,4 +1,4 @@
-//! The nine PDUs of NVMe/TCP 1.0 ("PDU Definitions"): bytes in, values out, and back.
+//! The nine PDUs of NVMe/TCP 1.0 ("PDU Definitions"): decoding and encoding.
 //!
 //! ```text
 //!  byte 0    1      2     3    4              8
@@ -20,8 +20,8 @@
 //! | 07h | C2HData | to the host | 24 | both | yes |
 //! | 09h | R2T | to the host | 24 | header | none |
 //!
-//! A header that is not what the table says is a [`PduError`], and ends the connection. A data digest that does not
-//! match is none: it fails the command, so the payload says it ([`Payload::intact`]).
+//! A header that differs from the table is a [`PduError`], which ends the connection. A data digest that does not match
+//! only fails the command, so the payload reports it ([`Payload::intact`]).
 
 use crate::bytes::{array_at, put, u16_at, u32_at};
 use crate::command::{Cqe, Sqe};
@@ -33,9 +33,9 @@ pub const COMMON_BYTES: usize = 8;
 pub const DIGEST_BYTES: usize = 4;
 /// Largest data alignment, in bytes.
 pub const ALIGNMENT_MAX: u32 = 128;
-/// Bytes of a faulty header that a request to terminate quotes, at most.
+/// Upper limit of the bytes of a faulty header that a termination request quotes.
 pub const TERM_DATA_MAX: usize = 128;
-/// What a controller must accept in one H2CData PDU, at least (MAXH2CDATA).
+/// The least that a controller must accept in one H2CData PDU (MAXH2CDATA).
 pub const H2C_DATA_MIN: u32 = 4096;
 
 /// Type numbers.
@@ -79,12 +79,12 @@ pub enum Direction {
     ToHost,
 }
 
-/// Data of a PDU, and whether its digest matches (true where there is none).
+/// Data of a PDU, and whether its digest matches (true if there is none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payload<'a> {
     /// The data.
     pub bytes: &'a [u8],
-    /// False if the digest that came with it is another.
+    /// False if the data digest does not match.
     pub intact: bool,
 }
 
@@ -101,13 +101,13 @@ impl<'a> Payload<'a> {
 pub struct IcReq {
     /// PDU Format Version: 0 is 1.0.
     pub format: u16,
-    /// Host PDU Data Alignment, in units of 4 bytes, 0 for one: where data in PDUs to the host begins.
+    /// Host PDU Data Alignment, in units of 4 bytes, counted from zero: the alignment of data in PDUs to the host.
     pub alignment: u8,
     /// Header digests are wanted.
     pub header_digest: bool,
     /// Data digests are wanted.
     pub data_digest: bool,
-    /// R2Ts of a command that may be open at once, 0 for one (MAXR2T).
+    /// Outstanding R2Ts per command, counted from zero (MAXR2T).
     pub r2t_max: u32,
 }
 
@@ -116,13 +116,13 @@ pub struct IcReq {
 pub struct IcResp {
     /// PDU Format Version.
     pub format: u16,
-    /// Controller PDU Data Alignment: where data in PDUs to the controller begins.
+    /// Controller PDU Data Alignment: the alignment of data in PDUs to the controller.
     pub alignment: u8,
     /// Header digests are on.
     pub header_digest: bool,
     /// Data digests are on.
     pub data_digest: bool,
-    /// Data of one H2CData PDU, at most (MAXH2CDATA).
+    /// Most data of one H2CData PDU (MAXH2CDATA).
     pub h2c_data_max: u32,
 }
 
@@ -133,22 +133,22 @@ pub struct TermReq<'a> {
     pub fatal: FatalError,
     /// Fatal Error Information.
     pub information: u32,
-    /// The header in error, as far as it is quoted.
+    /// The quoted part of the header in error.
     pub header: &'a [u8],
 }
 
 /// H2CData or C2HData.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data<'a> {
-    /// The command that it belongs to (CCCID).
+    /// The command that the data belongs to (CCCID).
     pub command_id: u16,
-    /// The R2T that asked for it (TTAG); reserved in C2HData.
+    /// The tag of the R2T that requested the data (TTAG); reserved in C2HData.
     pub tag: u16,
-    /// Where it belongs in the command's data (DATAO).
+    /// The offset within the command's data (DATAO).
     pub offset: u32,
     /// The last PDU of this transfer.
     pub last: bool,
-    /// C2HData only: the command is complete and successful, no response follows.
+    /// C2HData only: the command succeeded, and no response follows.
     pub success: bool,
     /// The data.
     pub payload: Payload<'a>,
@@ -159,7 +159,7 @@ pub struct Data<'a> {
 pub struct R2t {
     /// The command (CCCID).
     pub command_id: u16,
-    /// What the data is to be tagged with (TTAG).
+    /// The tag that the data must carry (TTAG).
     pub tag: u16,
     /// From where (R2TO).
     pub offset: u32,
@@ -208,7 +208,7 @@ impl Pdu<'_> {
     }
 }
 
-/// What the table says of a type.
+/// The table's row of a type.
 struct Shape {
     direction: Direction,
     header_bytes: usize,
@@ -233,7 +233,7 @@ fn shape(kind: u8) -> Option<Shape> {
     })
 }
 
-/// How PDUs of one direction look on this connection: what was agreed, and the limits of the receiver.
+/// The format of PDUs in one direction of this connection: the negotiated settings, and the receiver's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
     /// Which way they go.
@@ -242,15 +242,15 @@ pub struct Framing {
     pub header_digest: bool,
     /// They have data digests.
     pub data_digest: bool,
-    /// Their data begins at a multiple of this, in bytes: 4 to [`ALIGNMENT_MAX`].
+    /// Alignment of their data in bytes: 4 to [`ALIGNMENT_MAX`].
     pub alignment: u32,
-    /// In-capsule data that is received, at most.
+    /// Most in-capsule data that the receiver accepts.
     pub capsule_data_max: u32,
-    /// Data of an H2CData or C2HData PDU that is received, at most.
+    /// Most data of an H2CData or C2HData PDU that the receiver accepts.
     pub data_max: u32,
 }
 
-/// Where the parts of a PDU lie.
+/// The positions of a PDU's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its type number.
@@ -259,29 +259,29 @@ pub struct Extent {
     pub header_end: usize,
     /// Where the data begins.
     pub data_start: usize,
-    /// Where the data ends; its digest follows, if there is one.
+    /// Where the data ends. Its digest follows, if there is one.
     pub data_end: usize,
     /// The whole PDU (PLEN).
     pub total: usize,
 }
 
 impl Framing {
-    /// How a connection begins: no digests, no alignment.
+    /// The settings at the start of a connection: no digests, no alignment.
     #[must_use]
     pub fn initial(direction: Direction, capsule_data_max: u32, data_max: u32) -> Self {
         Self { direction, header_digest: false, data_digest: false, alignment: 4, capsule_data_max, data_max }
     }
 
-    /// Bytes of the largest PDU that is received.
+    /// Size of the largest PDU that the receiver accepts, in bytes.
     #[must_use]
     pub fn pdu_bytes_max(&self) -> usize {
         ALIGNMENT_MAX as usize + self.capsule_data_max.max(self.data_max) as usize + 2 * DIGEST_BYTES
     }
 
-    /// Checks the common header. Nothing longer than the limits passes.
+    /// Checks the common header. PDUs longer than the limits are rejected.
     ///
     /// # Errors
-    /// The field that is wrong.
+    /// The invalid field.
     pub fn extent(&self, common: &[u8; COMMON_BYTES]) -> Result<Extent, PduError> {
         let [kind, flags, header_len, data_offset, ..] = *common;
         let total = u32_at(common, 4);
@@ -315,7 +315,7 @@ impl Framing {
             return Ok(Extent { kind, header_end, data_start: TERM_BYTES, data_end: total, total });
         }
         if bare {
-            // Data PDUs without data transfer nothing, and could keep a connection busy for ever.
+            // Data PDUs without data transfer nothing, and a peer could keep a connection busy with them for ever.
             if matches!(kind, kind::H2C_DATA | kind::C2H_DATA) {
                 return Err(plen());
             }
@@ -332,7 +332,7 @@ impl Framing {
         let limit = if kind == kind::CAPSULE_CMD { self.capsule_data_max } else { self.data_max };
         let length = total.checked_sub(data_start + tail).filter(|&n| n > 0).ok_or_else(plen)?;
         if length > limit as usize {
-            // Of data that was asked for, the limit is part of what was agreed; capsules simply have a size.
+            // The limit of requested data was negotiated; for capsules it is only a size.
             let fatal = match kind {
                 kind::CAPSULE_CMD => FatalError::InvalidHeaderField,
                 _ => FatalError::LimitExceeded,
@@ -342,10 +342,10 @@ impl Framing {
         Ok(Extent { kind, header_end, data_start, data_end: data_start + length, total })
     }
 
-    /// Checks the header's digest, where there is one. `pdu` has at least the header.
+    /// Checks the header's digest, if there is one. `pdu` must contain the whole header.
     ///
     /// # Errors
-    /// The digest, if it is another.
+    /// The digest does not match.
     pub fn check_header_digest(&self, extent: &Extent, pdu: &[u8]) -> Result<(), PduError> {
         let header_bytes = usize::from(pdu[2]);
         if extent.header_end == header_bytes {
@@ -358,10 +358,10 @@ impl Framing {
         Ok(())
     }
 
-    /// The PDU in these bytes, all of them and no more.
+    /// Decodes one PDU, which must fill these bytes exactly.
     ///
     /// # Errors
-    /// The field that is wrong.
+    /// The invalid field.
     pub fn decode<'a>(&self, pdu: &'a [u8]) -> Result<Pdu<'a>, PduError> {
         let short = || PduError::field("PLEN", 4, pdu.len() as u64);
         let common = pdu.first_chunk().ok_or_else(short)?;
@@ -408,7 +408,7 @@ impl Framing {
         })
     }
 
-    /// Appends a PDU. Its data is as long as the caller wants: limits are the receiver's.
+    /// Appends a PDU. Does not check the data's length: the limits are the receiver's.
     pub fn encode(&self, pdu: &Pdu<'_>, out: &mut impl Outgoing) {
         let mut fields = [0u8; IC_BYTES - COMMON_BYTES];
         let (used, flags, data): (usize, u8, &[u8]) = match pdu {
@@ -452,9 +452,8 @@ impl Framing {
         self.finish_data(at, out.bytes());
     }
 
-    /// Appends a data PDU with room for `length` bytes, which the caller fills in place at the returned positions of
-    /// `out` before [`Self::finish_data`]: all of them, since what stands there before may be anything. The payload in
-    /// `data` is not looked at.
+    /// Appends a data PDU with room for `length` bytes. The caller must fill in all of them, at the returned positions
+    /// of `out`, before [`Self::finish_data`]: the room may contain anything before. The payload in `data` is ignored.
     pub fn begin_data(&self, kind: u8, data: &Data<'_>, length: usize, out: &mut impl Outgoing) -> Extent {
         let mut fields = [0u8; SHORT_BYTES - COMMON_BYTES];
         put(&mut fields, 0, &data.command_id.to_le_bytes());
@@ -465,7 +464,7 @@ impl Framing {
         self.begin(kind, flags, &fields, length, out)
     }
 
-    /// Puts the digest behind data that [`Self::begin_data`] made room for.
+    /// Writes the digest after the data that [`Self::begin_data`] made room for.
     pub fn finish_data(&self, at: Extent, out: &mut [u8]) {
         if at.total > at.data_end {
             let digest = crc32c::crc32c(&out[at.data_start..at.data_end]);
@@ -473,7 +472,7 @@ impl Framing {
         }
     }
 
-    /// Appends all but the data and its digest. The positions in the result are those in `out`.
+    /// Appends everything except the data and its digest. Returns positions in `out`.
     fn begin(&self, kind: u8, flags: u8, fields: &[u8], length: usize, out: &mut impl Outgoing) -> Extent {
         let terminates = matches!(kind, kind::H2C_TERM | kind::C2H_TERM);
         let shape = shape(kind);
@@ -547,7 +546,7 @@ fn data_of<'a>(pdu: &[u8], flags: u8, payload: Payload<'a>) -> Result<Data<'a>, 
 
 /// Where PDUs are encoded to.
 pub trait Outgoing {
-    /// Makes it longer by so many bytes, of any content. Gives where they begin.
+    /// Grows by `count` bytes of unspecified content. Returns their start.
     fn append(&mut self, count: usize) -> usize;
 
     /// All its bytes.
@@ -566,14 +565,14 @@ impl Outgoing for Vec<u8> {
     }
 }
 
-/// What waits to be sent. Its memory stays initialized from one PDU to the next, so that data is read into it without
-/// zeros being written there before.
+/// Output that waits to be sent. Its memory stays initialized from one PDU to the next, so data can be read into it
+/// without first writing zeros.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     memory: Vec<u8>,
     /// Up to here it was sent.
     sent: usize,
-    /// Up to here there is something to send. What is behind means nothing.
+    /// End of the bytes to send. What follows is unused.
     end: usize,
 }
 
@@ -583,7 +582,7 @@ impl Waiting {
         &self.memory[self.sent..self.end]
     }
 
-    /// The first `count` bytes of it were sent.
+    /// Tells that the first `count` bytes were sent.
     pub fn sent(&mut self, count: usize) {
         self.sent = (self.sent + count).min(self.end);
         if self.sent == self.end {
@@ -599,7 +598,7 @@ impl Waiting {
         self.end
     }
 
-    /// Takes the bytes from here on back. None of them may have been sent.
+    /// Drops the bytes from `end` on. None of them may have been sent.
     pub fn truncate(&mut self, end: usize) {
         self.end = self.end.min(end).max(self.sent);
     }
@@ -625,10 +624,10 @@ impl Outgoing for Waiting {
     }
 }
 
-/// Bytes of a stream put together to PDUs.
+/// Assembles the bytes of a stream into PDUs.
 ///
-/// It holds one PDU, and never more than [`Framing::pdu_bytes_max`]: a length is believed after it was checked, and
-/// memory grows with the bytes that have come.
+/// It holds one PDU, and never more than [`Framing::pdu_bytes_max`]: it checks a length before it uses it, and its
+/// memory grows only as bytes arrive.
 #[derive(Debug, Default)]
 pub struct Assembler {
     pdu: Vec<u8>,
@@ -637,7 +636,7 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// Takes bytes off the front of `bytes` until there is a whole PDU (true) or they are used up.
+    /// Takes bytes from the front of `bytes`. True if there is a whole PDU; false if more bytes are needed.
     ///
     /// # Errors
     /// A header that ends the connection.
@@ -665,14 +664,14 @@ impl Assembler {
         }
     }
 
-    /// Gives the whole PDU away, and begins the next.
+    /// Returns the whole PDU, and begins the next.
     pub fn take(&mut self) -> Vec<u8> {
         self.extent = None;
         self.checked = false;
         std::mem::take(&mut self.pdu)
     }
 
-    /// Takes memory back that [`Self::take`] gave away.
+    /// Takes back memory from [`Self::take`], to use it again.
     pub fn reuse(&mut self, mut memory: Vec<u8>) {
         if self.pdu.is_empty() {
             memory.clear();
@@ -691,7 +690,7 @@ impl Assembler {
 mod tests {
     use super::*;
 
-    /// What was sent before never shows: each byte of a PDU is written, also those that only align its data.
+    /// Old output never leaks: every byte of a PDU is written, also the padding.
     #[test]
     fn memory_that_is_used_again_shows_nothing_of_what_was_there() {
         let mut waiting = Waiting::default();

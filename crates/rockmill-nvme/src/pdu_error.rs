@@ -1,19 +1,19 @@
-//! What is wrong with a PDU, as the peer is told it (NVMe/TCP 1.0, the tables of H2CTermReq and C2HTermReq).
+//! Errors in PDUs, as they are reported to the peer (NVMe/TCP 1.0, the tables of H2CTermReq and C2HTermReq).
 
 use std::fmt;
 
 /// Fatal Error Status of a request to terminate a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FatalError {
-    /// A field of the header has a value that it must not have.
+    /// A header field has an invalid value.
     InvalidHeaderField,
-    /// A PDU that may not come now.
+    /// A PDU of this type is not allowed now.
     SequenceError,
     /// The header's digest does not match.
     HeaderDigest,
     /// Data outside what the command transfers.
     OutOfRange,
-    /// More requests to transfer, or more data, than the limit that was agreed.
+    /// More R2Ts or more data than the negotiated limit.
     LimitExceeded,
     /// A parameter that is not supported here.
     UnsupportedParameter,
@@ -69,7 +69,7 @@ impl fmt::Display for FatalError {
     }
 }
 
-/// A PDU that ends its connection: which field, where, and what it is.
+/// An error in a PDU that ends its connection: the field, its offset, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PduError {
     /// What the peer is told.
@@ -91,12 +91,12 @@ impl PduError {
         Self::new(FatalError::InvalidHeaderField, field, offset, value)
     }
 
-    /// A PDU of this type may not come now.
+    /// A PDU of this type is not allowed now.
     pub(crate) fn sequence(kind: u8) -> Self {
         Self::new(FatalError::SequenceError, "PDU-Type", 0, kind)
     }
 
-    /// Fatal Error Information: the field's offset, the digest that was received, or zero, as the status has it.
+    /// Fatal Error Information: depending on the status, the field's offset, the received digest, or zero.
     #[must_use]
     pub fn information(&self) -> u32 {
         match self.fatal {

@@ -1,13 +1,13 @@
-//! Pre-shared keys of TLS: the form that all tools exchange them in, `NVMeTLSkey-1:HH:BASE64:`, and what a connection
-//! uses of them (NVMe/TCP Transport 1.0, "PSK Interchange Format", "TLS PSK and PSK Identity Derivation").
+//! Pre-shared keys of TLS: their text form for exchange between tools, `NVMeTLSkey-1:HH:BASE64:`, and the keys derived
+//! for a connection (NVMe/TCP Transport 1.0, "PSK Interchange Format", "TLS PSK and PSK Identity Derivation").
 //!
 //! ```text
 //!   configured PSK ── HKDF, "HostNQN", the host's name ──► retained PSK ── HKDF, "nvme-tls-psk", digest ──► TLS PSK
 //!                                                               └── HMAC of both names ──► digest ──► identity
 //! ```
 //!
-//! Only this is here, without TLS itself: no feature is needed. Identities are those of version 1, which have a digest
-//! of the names under the key: two keys of the same names have different identities.
+//! This module has no TLS and needs no feature. Identities are of version 1: they include a digest of the names under
+//! the key, so two keys for the same names have different identities.
 
 use std::fmt;
 
@@ -22,15 +22,15 @@ const FORM: KeyForm = KeyForm {
     other_length: "it has not 32 or 48 bytes",
 };
 
-/// A key that two sides were given: the *configured PSK*.
+/// A key configured on both sides: the *configured PSK*.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TlsKey {
     key: Vec<u8>,
-    /// `None`: the key is used as it is, not made another one for each host.
+    /// `None`: the key is used as it is, without deriving another one per host.
     hash: Option<Hash>,
 }
 
-/// What is wrong with the text of a key.
+/// Why the text of a key is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TlsKeyError(&'static str);
 
@@ -43,38 +43,38 @@ impl fmt::Display for TlsKeyError {
 impl std::error::Error for TlsKeyError {}
 
 impl TlsKey {
-    /// From text, as `nvme gen-tls-key` writes it.
+    /// Parses the text form, as `nvme gen-tls-key` writes it.
     ///
     /// # Errors
-    /// What is wrong with it. The text is not repeated.
+    /// The text is invalid. The error does not quote it.
     pub fn parse(text: &str) -> Result<Self, TlsKeyError> {
         let (key, hash) = FORM.parse(text).map_err(TlsKeyError)?;
         Ok(Self { key, hash })
     }
 
-    /// A new key for SHA-256.
+    /// Generates a new key for SHA-256.
     ///
     /// # Errors
-    /// There are no random bytes.
+    /// The source of randomness fails.
     pub fn generate(random: &dyn Random) -> Result<Self, AuthError> {
         let mut key = vec![0; Hash::Sha256.bytes()];
         random.fill(&mut key).map_err(|_| AuthError::Random)?;
         Ok(Self { key, hash: Some(Hash::Sha256) })
     }
 
-    /// As text. Whoever has it is either side.
+    /// The text form. Keep it secret: anyone who has it can act as either side.
     #[must_use]
     pub fn to_text(&self) -> String {
         FORM.text(&self.key, self.hash)
     }
 
-    /// The hash of the cipher suite that it is for.
+    /// The hash of the key's cipher suite.
     #[must_use]
     pub fn hash(&self) -> Hash {
         self.hash.unwrap_or(if self.key.len() == Hash::Sha256.bytes() { Hash::Sha256 } else { Hash::Sha384 })
     }
 
-    /// What connections of this host to this subsystem use.
+    /// The key for connections of this host to this subsystem.
     #[must_use]
     pub fn psk(&self, host: &str, subsystem: &str) -> Psk {
         let hash = self.hash();
@@ -111,13 +111,13 @@ pub struct Psk {
 }
 
 impl Psk {
-    /// Its name, which goes over the network as it is.
+    /// The key's name, which is sent in plain text.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// The key itself. Whoever has it is either side.
+    /// The key itself. Keep it secret: anyone who has it can act as either side.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.key
@@ -129,7 +129,7 @@ impl Psk {
         &self.host
     }
 
-    /// The hash of the cipher suite that it is for.
+    /// The hash of the key's cipher suite.
     #[must_use]
     pub fn hash(&self) -> Hash {
         self.hash
@@ -143,7 +143,7 @@ impl fmt::Debug for Psk {
     }
 }
 
-/// The TLS PSK of a retained PSK and the digest of its identity.
+/// Derives the TLS PSK from a retained PSK and the digest of its identity.
 fn tls_psk(hash: Hash, retained: &[u8], digest: &str) -> Vec<u8> {
     let context = format!("{:02} {digest}", hash.code());
     expand(hash, &extract(hash, retained), "nvme-tls-psk", context.as_bytes())
@@ -154,10 +154,10 @@ fn extract(hash: Hash, key: &[u8]) -> Vec<u8> {
     hash.mac(&vec![0; hash.bytes()], &[key])
 }
 
-/// HKDF-Expand-Label of as many bytes as the hash has (RFC 8446): one block.
+/// HKDF-Expand-Label (RFC 8446) with the hash's length as output length: one block.
 fn expand(hash: Hash, key: &[u8], label: &str, context: &[u8]) -> Vec<u8> {
     const PREFIX: &str = "tls13 ";
-    // Lengths are cut for names of more than 255 bytes alone, whose identities no connection takes.
+    // Lengths are truncated only for names of more than 255 bytes, whose identities no connection accepts.
     let [bytes, label_bytes, context_bytes] = [hash.bytes(), PREFIX.len() + label.len(), context.len()];
     let head = [0, bytes as u8, label_bytes as u8];
     hash.mac(key, &[&head, PREFIX.as_bytes(), label.as_bytes(), &[context_bytes as u8], context, &[1]])
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!((hex(psk.key()).as_str(), psk.hash()), (wanted, Hash::Sha384));
     }
 
-    /// From the configured PSK to the last, as an independent computation has it (Python's `hmac`).
+    /// From the configured PSK to the TLS PSK, against an independent computation (Python's `hmac`).
     #[test]
     fn a_key_of_tls_is_what_was_computed_elsewhere() {
         let psk = TlsKey::parse(TEXT_01).unwrap().psk("nqn.psk-test-host", "nqn.psk-test-subsys");

@@ -96,25 +96,25 @@ impl Status {
         self.0
     }
 
-    /// Code type and code alone, as the constants have them.
+    /// Code type and code only, to compare with the constants.
     #[must_use]
     pub const fn code(self) -> Self {
         Self(self.0 & CODE_BITS)
     }
 
-    /// The same status for a command that would fail again.
+    /// The same status, marked as one that a retry would repeat.
     #[must_use]
     pub const fn do_not_retry(self) -> Self {
         Self(self.0 | DO_NOT_RETRY)
     }
 
-    /// True if the command would fail again.
+    /// True if a retry would fail again.
     #[must_use]
     pub const fn is_final(self) -> bool {
         self.0 & DO_NOT_RETRY != 0
     }
 
-    /// The same status, with an entry about it in the error log.
+    /// The same status, marked as having an entry in the error log.
     #[must_use]
     pub const fn with_more(self) -> Self {
         Self(self.0 | MORE)

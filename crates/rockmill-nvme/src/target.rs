@@ -1,4 +1,4 @@
-//! The target: a subsystem with namespaces, controllers that hosts make, and one state machine for each connection.
+//! The target: a subsystem with namespaces, the controllers that hosts create, and one state machine per connection.
 //!
 //! ```text
 //!  Target ── namespaces ── Slot ── dyn Namespace        shared by all connections
@@ -8,18 +8,18 @@
 //!    └ accept ─► Connection (I/O queue 2) ─┘
 //! ```
 //!
-//! A [`Connection`] takes bytes and times and gives bytes. It knows no socket and no clock. Connections of different
-//! threads meet in the controller and the target, whose locks are held for table look-ups, never during I/O; a
-//! namespace is the exception ([`Target::remove_namespace`]).
+//! A [`Connection`] takes bytes and times, and returns bytes. It uses no socket and no clock. Connections on different
+//! threads share the controller and the target. Their locks are held for table look-ups, never during I/O, with one
+//! exception: a namespace's lock ([`Target::remove_namespace`]).
 //!
-//! What one connection may take of memory is bounded by its configuration:
+//! The configuration bounds the memory of a connection:
 //!
 //! | memory | bound |
 //! |---|---|
-//! | a PDU that is being put together | twice the largest PDU: `h2c_data_max` or `in_capsule_max`, 8 KiB at least |
-//! | data of writes that is asked for | `write_buffer_max`: an R2T is sent when there is room, not before |
+//! | the PDU that is being received | twice the largest PDU: `h2c_data_max` or `in_capsule_max`, 8 KiB at least |
+//! | requested data of writes | `write_buffer_max`: an R2T is sent only when there is room |
 //! | memory of the last write, kept for the next one | the largest transfer |
-//! | answers that the host does not take | `output_max` and one answer: nothing is read while there is more |
+//! | answers that the host has not received | `output_max` and one answer: with more, nothing is read |
 //! | commands that wait for data | the queue's entries |
 //! | event requests | 4 |
 
@@ -47,12 +47,13 @@ use crate::pdu::H2C_DATA_MIN;
 use crate::status::Status;
 use controller::Controller;
 
-/// Entries that an admin queue may have, whatever else is configured: the least that the specification allows (ASQSZ).
+/// Entries that an admin queue may have, regardless of the configuration: the least that the specification allows
+/// (ASQSZ).
 const ADMIN_ENTRIES: u16 = 32;
 /// Largest block of a namespace.
 pub const BLOCK_BYTES_MAX: u32 = 65_536;
 
-/// What a target offers and how much memory it spends.
+/// What a target offers, and its memory limits.
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
     /// The subsystem's qualified name.
@@ -61,40 +62,40 @@ pub struct TargetConfig {
     pub serial: String,
     /// Names of hosts that may connect; `None` for any.
     pub hosts: Option<Vec<String>>,
-    /// Hosts that may connect when they have proven who they are; `None` for no authentication. Of the discovery
-    /// service nobody is asked for it.
+    /// Hosts that may connect after they authenticate; `None` for no authentication. The discovery service never asks
+    /// for it.
     pub auth: Option<Arc<AuthPolicy>>,
-    /// Entries of an I/O queue, at most: 2 to 4,096. An admin queue may have 32 in any case.
+    /// Most entries of an I/O queue: 2 to 4,096. An admin queue may always have 32.
     pub queue_entries_max: u16,
-    /// I/O queues of a controller, at most: 1 to 1,024.
+    /// Most I/O queues of a controller: 1 to 1,024.
     pub io_queues_max: u16,
     /// Controllers at once, at most.
     pub controllers_max: u16,
     /// Largest namespace id.
     pub namespaces_max: u32,
-    /// In-capsule data of I/O queues, at most: a multiple of 16.
+    /// Most in-capsule data of I/O queues: a multiple of 16.
     pub in_capsule_max: u32,
-    /// Data of one PDU from the host, at most: a multiple of 4, 4 KiB at least.
+    /// Most data of one PDU from the host: a multiple of 4, at least 4 KiB.
     pub h2c_data_max: u32,
-    /// Data of one PDU to the host, at most; rounded down to whole blocks, one at least.
+    /// Most data of one PDU to the host; rounded down to whole blocks, but at least one.
     pub c2h_data_max: u32,
-    /// Data that one R2T asks for, at most: a multiple of 4.
+    /// Most data that one R2T asks for: a multiple of 4.
     pub r2t_bytes_max: u32,
     /// Largest transfer of a command, as a power of two of 4 KiB: 1 to 10.
     pub transfer_shift: u8,
-    /// Data of writes in a connection's memory, at most: a largest transfer at least.
+    /// Most data of writes that a connection buffers: at least the largest transfer.
     pub write_buffer_max: usize,
-    /// Answers that a connection holds before it reads no more.
+    /// Bytes of unsent answers at which a connection stops reading.
     pub output_max: usize,
-    /// Where data in PDUs from the host begins, in units of 4 bytes, 0 for one: up to 31 (CPDA).
+    /// Alignment of data in PDUs from the host, in units of 4 bytes, counted from zero: up to 31 (CPDA).
     pub alignment: u8,
-    /// Header digests are used where the host wants them.
+    /// Use header digests if the host asks for them.
     pub header_digest: bool,
-    /// Data digests are used where the host wants them.
+    /// Use data digests if the host asks for them.
     pub data_digest: bool,
     /// The longest keep alive timeout.
     pub keep_alive_max: Duration,
-    /// How long a connection may take until its Connect command succeeds and its host is authenticated.
+    /// Time limit for a connection's Connect command and the authentication of its host.
     pub handshake_timeout: Duration,
 }
 
@@ -132,13 +133,14 @@ impl TargetConfig {
         4096 << self.transfer_shift
     }
 
-    /// Bytes of memory that a connection takes for its host, at most. Buffers that grow may be twice what is in them.
+    /// Most memory in bytes that a connection uses for its host. A growing buffer may be twice as large as its
+    /// contents.
     #[must_use]
     pub fn connection_bytes_max(&self) -> usize {
         let pdu = self.h2c_data_max.max(self.in_capsule_max).max(FABRICS_CAPSULE_DATA) as usize + 256;
         let pieces = self.transfer_max() as usize / (self.c2h_data_max as usize).clamp(512, 1 << 20) + 1;
         let entries = usize::from(self.queue_entries_max.max(ADMIN_ENTRIES));
-        // One answer: the largest transfer with the headers of its PDUs, and an R2T for each write that waits.
+        // One answer: the largest transfer with the headers of its PDUs, and an R2T for each waiting write.
         let answer = self.transfer_max() as usize + pieces * 256 + (entries + 8) * 32;
         let waiting = entries.next_power_of_two() * connection::WRITE_BYTES + 16 * crate::command::SQE_BYTES;
         let auth = 2 * crate::auth::MESSAGE_BYTES_MAX;
@@ -167,7 +169,7 @@ impl TargetConfig {
     }
 }
 
-/// A namespace id with what it stands for. The lock is held, shared, while a command uses the namespace.
+/// A namespace id and its namespace. A command holds the lock shared while it uses the namespace.
 #[derive(Debug)]
 struct Slot {
     namespace: RwLock<Option<Arc<dyn Namespace>>>,
@@ -198,7 +200,7 @@ impl Target {
     /// A target without namespaces.
     ///
     /// # Errors
-    /// What is out of its range.
+    /// The setting that is out of its range.
     pub fn new(config: TargetConfig) -> Result<Arc<Self>, &'static str> {
         config.check()?;
         Ok(Arc::new(Self {
@@ -215,16 +217,17 @@ impl Target {
         &self.config
     }
 
-    /// A connection that a host opened at `now`. Times are since any fixed moment, the same for all connections.
+    /// Accepts a connection that a host opened at `now`. Times count from any fixed moment, the same for all
+    /// connections.
     #[must_use]
     pub fn accept(self: &Arc<Self>, now: Duration) -> Connection {
         Connection::new(Arc::clone(self), now)
     }
 
-    /// Attaches a namespace to every controller, present and later ones.
+    /// Attaches a namespace to all present and future controllers.
     ///
     /// # Errors
-    /// What is wrong with the id or the namespace.
+    /// The id or the namespace is invalid; the message says why.
     pub fn add_namespace(&self, id: u32, namespace: Arc<dyn Namespace>) -> Result<(), &'static str> {
         let block = namespace.block_bytes();
         if id == 0 || id > self.config.namespaces_max {
@@ -246,8 +249,8 @@ impl Target {
         Ok(())
     }
 
-    /// Takes a namespace away. When this returns, no command uses it, and none will: it waits for those that do.
-    /// Commands for it fail from now on, also writes whose data is still under way. False if there is none.
+    /// Removes a namespace. It waits for the commands that use it; on return none does, and none will. Later commands
+    /// for it fail, also writes whose data is still in transit. False if there is no such namespace.
     pub fn remove_namespace(&self, id: u32) -> bool {
         let Some(slot) = self.namespaces.write().remove(&id) else { return false };
         *slot.namespace.write() = None;
@@ -278,7 +281,7 @@ impl Target {
         }
     }
 
-    /// Does something with a namespace that stays there meanwhile.
+    /// Calls `body` with a namespace that cannot be removed meanwhile.
     fn with_namespace<T>(&self, id: u32, body: impl FnOnce(&dyn Namespace) -> Result<T, Status>) -> Result<T, Status> {
         let slot = self.namespaces.read().get(&id).map(Arc::clone).ok_or(Status::INVALID_NAMESPACE)?;
         let namespace = slot.namespace.read();

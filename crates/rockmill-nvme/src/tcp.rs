@@ -1,5 +1,5 @@
-//! Sockets for both sides, thinly: blocking ones of the standard library, with time limits, and one thread for each
-//! connection of a server. Sockets of io_uring come later, through `rockmill-io`, behind the same state machines.
+//! A thin layer of sockets for both sides: the standard library's blocking sockets, with time limits, and one thread
+//! per connection of a server. A driver over io_uring (through `rockmill-io`) would use the same state machines.
 
 mod host;
 mod server;

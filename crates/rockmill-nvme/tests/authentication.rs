@@ -1,4 +1,4 @@
-//! DH-HMAC-CHAP between the initiator and the target: what may be done before it, and what ends a connection.
+//! DH-HMAC-CHAP between the initiator and the target: what is allowed before it, and what ends a connection.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn secret() -> Secret {
     Secret::generate(Some(Hash::Sha256), &SystemRandom).unwrap()
 }
 
-/// A target that knows one host, and that host.
+/// A target that knows one host, and the host.
 fn bench(controller: bool) -> Bench {
     let (host, controller) = (secret(), controller.then(secret));
     let secrets = HostSecrets { host: host.clone(), controller: controller.clone() };
@@ -107,7 +107,7 @@ fn without_the_secret_nothing_is_done() {
     bench.host.auth = None;
     let e = refused(&bench);
     assert!(matches!(e, HostError::Answer(_)), "{e}");
-    // An I/O queue of a host that has proven itself has to do so, too.
+    // Every I/O queue of an authenticated host must authenticate, too.
     let controller = admin.controller().clone();
     let mut wire = bench.wire(controller.queue_config());
     wire.turn();
@@ -146,7 +146,7 @@ fn before_it_there_are_no_properties_and_after_a_failure_no_connection() {
     let auth = HostAuth::new(secret(), None);
     let mut host = HostExchange::new(&auth, HOST, NQN, 7);
     assert!(call(&mut wire, send(host.negotiate())).unwrap().status.is_success());
-    // Too short for the challenge, which stays.
+    // Too short for the challenge, which stays available.
     assert_eq!(call(&mut wire, receive(64)).unwrap().status.code(), Status::INVALID_FIELD);
     let challenge = call(&mut wire, receive(2048)).unwrap().data;
     let reply = host.received(&challenge).unwrap().unwrap();

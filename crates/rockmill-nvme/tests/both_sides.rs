@@ -1,4 +1,4 @@
-//! The initiator against the target, in one process: every command, every way to cut the stream, and what goes wrong.
+//! The initiator against the target, in one process: every command, every way to split the stream, and errors.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn status<T: std::fmt::Debug>(result: Result<T, HostError>) -> Status {
     result.unwrap_err().status().expect("a status")
 }
 
-/// Notes which blocks are written, in the order in which they are.
+/// Records which blocks are written, in their order.
 #[derive(Debug, Default)]
 struct Noted(std::sync::Mutex<Vec<(u64, usize)>>);
 
@@ -70,7 +70,7 @@ fn outstanding_writes_are_done_in_their_order() {
         let mut config = admin.controller().queue_config();
         config.in_capsule_max = 0;
         let mut io = Io::connect(bench.wire(config), admin.controller(), 1).unwrap();
-        // More data together than the target has room for.
+        // More data in total than the target has room for.
         let blocks = [256, 1, 2, 256, 256, 1, 256, 256, 255, 1, 1];
         let (mut begun, mut wanted, mut first) = (Vec::new(), Vec::new(), 0);
         for count in blocks {
@@ -89,7 +89,7 @@ fn outstanding_writes_are_done_in_their_order() {
         assert!(*noted.0.lock().unwrap() == wanted, "{cut}");
         assert_eq!(io.ended("Read", read).unwrap().unwrap(), [9; 4096]);
         assert!(io.ended("Read", read).is_none(), "once");
-        // No whole blocks, none at all, too many.
+        // Not whole blocks, none at all, too many.
         for bytes in [100, 0, (1 << 20) + 4096] {
             assert!(matches!(io.begin_read(&info, 0, bytes), Err(HostError::Buffer { .. })), "{bytes}");
             assert!(matches!(io.begin_write(&info, 0, vec![0; bytes]), Err(HostError::Buffer { .. })), "{bytes}");
@@ -100,7 +100,7 @@ fn outstanding_writes_are_done_in_their_order() {
     }
 }
 
-/// Everything a host does, with results that are checked.
+/// Every operation of a host, with checks of the results.
 fn whole_session(bench: &Bench) {
     let mut admin = bench.admin();
     let controller = admin.controller().identity.clone();
@@ -120,7 +120,7 @@ fn whole_session(bench: &Bench) {
 
     let mut io = bench.io(&admin, 1);
     let before = bench.disk.flushes();
-    // In the capsule; by R2T; in several commands of several R2Ts.
+    // In the capsule; with one R2T; in several commands with several R2Ts.
     for (seed, first, blocks) in [(1, 0, 1), (2, 7, 40), (3, 100, 5000)] {
         let data = pattern(seed, blocks * BLOCK);
         io.write(&disk, first, &data, false).unwrap();
@@ -191,7 +191,7 @@ fn a_session_with_the_smallest_limits() {
     whole_session(&bench);
 }
 
-/// Linux's target never asks for data that would have fitted its capsule, whatever a host would rather have.
+/// Linux's target never requests data that would have fitted its capsule, whatever the host prefers.
 #[test]
 fn what_fits_the_controller_s_capsule_goes_there() {
     let mut config = TargetConfig::new(NQN);
@@ -212,14 +212,14 @@ fn what_fits_the_controller_s_capsule_goes_there() {
     }
 }
 
-/// A short exchange, cut once, at every byte of either direction.
+/// A short exchange that is cut once, at every byte of either direction.
 #[test]
 fn a_stream_cut_at_every_byte() {
     let bench = Bench::new();
     let mut at = 0;
     loop {
         let mut wire = bench.wire(bench.host.queue);
-        // What goes to the target stops after so many bytes, and the rest comes when nothing else moves.
+        // The stream to the target stops after `at` bytes; the rest follows when nothing else moves.
         let passed = Rc::new(Cell::new(0usize));
         let held = Rc::new(std::cell::RefCell::new(Vec::new()));
         let (p, h) = (Rc::clone(&passed), Rc::clone(&held));
@@ -246,7 +246,7 @@ fn a_stream_cut_at_every_byte() {
     assert!(at > 1500, "{at}");
 }
 
-/// A wire that gives up what it held back when nothing moves.
+/// A wire that releases held-back bytes when nothing else moves.
 struct Held {
     wire: common::Wire,
     held: Rc<std::cell::RefCell<Vec<u8>>>,
@@ -292,13 +292,13 @@ fn several_queues_of_one_controller_see_one_disk() {
         io.read(&disk, 0, &mut all).unwrap();
         assert!(all.chunks(8 * BLOCK).enumerate().all(|(i, c)| c.iter().all(|&b| b == i as u8 + 1)));
     }
-    // A number that is taken; then free again.
+    // A queue number that is taken; then free again.
     let controller = admin.controller().clone();
     let again = |n| Io::connect(bench.wire(controller.queue_config()), &controller, n).map(drop);
     assert_eq!(status(again(3)), Status::COMMAND_SEQUENCE_ERROR);
     queues.remove(2);
     again(3).unwrap();
-    // A reset ends them all, and a new queue may have any number.
+    // A reset ends all queues, and new queues may have any number.
     admin.call("", Command::new(property_set(property::CC, false, 0))).unwrap();
     assert_eq!(admin.property(property::CSTS, false).unwrap(), 0);
     assert!(queues[0].flush(1).is_err());
@@ -382,7 +382,7 @@ fn commands_that_cannot_be_done_say_why() {
     let connect = Connect { format: 0, queue: 0, size: 31, no_flow_control: true, keep_alive_ms: 0 };
     assert_eq!(call(connect.encode(), 0), Status::COMMAND_SEQUENCE_ERROR);
     assert_eq!(call(Sqe::new(0x10, 0), 0), Status::INVALID_OPCODE);
-    // Newest first, and no more than there is room for.
+    // Newest first, and no more than the log has room for.
     let errors = admin.error_log(64).unwrap();
     assert!(errors.windows(2).all(|w| w[0].count == w[1].count + 1));
     assert_eq!(errors[0].status.code(), Status::INVALID_OPCODE);
@@ -500,7 +500,7 @@ fn events_come_once_until_their_page_is_read_and_can_be_aborted() {
     assert_eq!(admin.event().unwrap(), Some(told));
     assert!(admin.cancel_events().unwrap());
     assert!(!admin.abort(0, 3).unwrap() && !admin.abort(1, 0).unwrap());
-    // Four may wait; the fifth is one too many, and two with one id are in conflict.
+    // Four may be outstanding; the fifth is one too many, and two with the same id conflict.
     let ids: Vec<_> =
         (0..5).map(|_| admin.link().queue().submit(Command::new(command::async_event())).unwrap()).collect();
     admin.link().turn();
@@ -522,13 +522,13 @@ fn a_silent_host_loses_its_controller_with_all_queues() {
         io.flush(1).unwrap();
     }
     bench.now.set(bench.now.get() + Duration::from_millis(2_001));
-    // Commands of I/O queues do not say that it is alive.
+    // Commands of I/O queues do not count as Keep Alive.
     io.flush(1).unwrap();
     admin.link().turn();
     assert!(admin.link().connection.is_ended());
     assert!(io.flush(1).is_err() && io.link().connection.is_ended());
     assert_eq!(bench.target.controllers(), 0);
-    // One that never connects does not stay for ever either.
+    // A connection without a Connect command does not stay for ever either.
     let mut wire = bench.wire(bench.host.queue);
     wire.turn();
     assert!(!wire.connection.is_ended());
@@ -543,7 +543,7 @@ fn nothing_is_written_to_a_namespace_that_was_taken_away() {
     let mut admin = bench.admin();
     let disk = admin.namespace(1).unwrap();
     let mut io = bench.io(&admin, 1);
-    // Its data is asked for, and comes when the namespace is gone.
+    // Its data is requested, and arrives after the namespace is removed.
     let wire = io.link();
     let command = Command::writing(command::write(1, 0, 64, false), vec![0xee; 64 * BLOCK]);
     let id = wire.queue.submit(command).unwrap();
@@ -556,7 +556,7 @@ fn nothing_is_written_to_a_namespace_that_was_taken_away() {
     assert_eq!(wire.queue.take(id).unwrap().status.code(), Status::INVALID_NAMESPACE);
     assert!(bench.disk.contents().iter().all(|&b| b == 0));
     assert_eq!(status(io.read(&disk, 0, &mut [0; BLOCK])), Status::INVALID_NAMESPACE);
-    // The same id with fewer blocks, or others, is another namespace.
+    // The same id with fewer blocks, or another block size, is another namespace.
     bench.target.add_namespace(1, Arc::new(MemoryNamespace::new(512, 8, false))).unwrap();
     assert_eq!(status(io.write(&disk, 0, &[1; 64 * BLOCK], false)), Status::LBA_OUT_OF_RANGE);
 }
@@ -570,7 +570,7 @@ fn damaged_data_fails_the_command_and_a_damaged_header_the_connection() {
     let before = bench.disk.contents();
     for (to_target, in_data) in [(true, true), (false, true), (true, false), (false, false)] {
         let mut io = bench.io(&admin, 1);
-        // The last byte of a PDU with data is its data digest's; the tenth from the start is in every header.
+        // The last byte of a PDU with data belongs to the data digest; the tenth from the start is in every header.
         io.link().damage = Some(Rc::new(move |bytes: &mut Vec<u8>, to| {
             let at = if in_data { bytes.len().wrapping_sub(1) } else { 9 };
             if to == to_target && bytes.len() > 600 {

@@ -1,4 +1,4 @@
-//! Bytes of an enemy: into the target and into the initiator. No panic, no memory beyond the bound, no end-less work.
+//! Hostile bytes, into the target and into the initiator: no panic, no memory beyond the bound, no endless work.
 
 mod common;
 
@@ -30,7 +30,8 @@ fn small() -> TargetConfig {
     config
 }
 
-/// Gives bytes to a connection, and holds it to its bounds. `reads`: the enemy takes its answers, which are the result.
+/// Gives bytes to a connection, and checks its bounds. With `reads`, the attacker reads the answers, which are the
+/// result.
 fn feed(connection: &mut Connection, bytes: &[u8], bound: usize, reads: bool) -> Vec<u8> {
     let mut answers = Vec::new();
     let mut rest = bytes;
@@ -68,7 +69,7 @@ fn pick<T: Copy>(rng: &mut fastrand::Rng, from: &[T]) -> T {
     from[rng.usize(..from.len())]
 }
 
-/// A command by chance, most fields of which make some sense.
+/// A random command; most of its fields are plausible.
 fn some_command(rng: &mut fastrand::Rng) -> Sqe {
     let any = rng.u8(..);
     let opcode = pick(
@@ -120,7 +121,7 @@ fn some_pdu(rng: &mut fastrand::Rng, framing: &Framing, out: &mut Vec<u8>) {
     let payload = Payload::new(&bytes);
     match rng.u8(..100) {
         0..25 => {
-            // A write that is right, so that there is data to ask for.
+            // A valid write, so that the target asks for its data.
             let (first, count) = (rng.u64(..8000), rng.u32(1..=32));
             let sqe = command::write(1, first, count, rng.bool()).with_command_id(rng.u16(..24));
             let sqe = sqe.with_sgl(Sgl::Transport { length: count * 512 });
@@ -148,7 +149,7 @@ fn some_pdu(rng: &mut fastrand::Rng, framing: &Framing, out: &mut Vec<u8>) {
     }
 }
 
-/// A connection that carries a queue, and how the host's PDUs have to look on it.
+/// A connection that carries a queue, and the format of the host's PDUs on it.
 fn connected(bench: &Bench, rng: &mut fastrand::Rng) -> (Connection, Framing, Option<Admin<Wire>>) {
     let admin = rng.bool().then(|| bench.admin());
     let controller = admin.as_ref().map_or(DYNAMIC_CONTROLLER, |a| a.controller().identity.controller);
@@ -182,7 +183,7 @@ fn bytes_by_chance_do_nothing_to_a_target() {
         let length = rng.usize(1..600);
         let mut bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(..)).take(length).collect();
         if rng.bool() {
-            // A header that is right as far as its length.
+            // A header with a valid type and length.
             let (kind, header) = pick(&mut rng, &[(0, 128), (4, 72), (6, 24), (2, 24)]);
             bytes[0] = kind;
             if bytes.len() > 8 {
@@ -207,7 +208,7 @@ fn commands_and_data_by_chance_keep_to_the_bounds() {
         for _ in 0..rng.usize(1..80) {
             let mut bytes = Vec::new();
             if !asked.is_empty() && rng.u8(..3) > 0 {
-                // Data that was asked for, in any order of the commands.
+                // Requested data, in any order of the commands.
                 let R2t { command_id, tag, offset, length } = asked.swap_remove(rng.usize(..asked.len()));
                 let data = vec![rng.u8(..); length as usize];
                 let payload = Payload::new(&data);
@@ -236,13 +237,13 @@ fn commands_and_data_by_chance_keep_to_the_bounds() {
     }
     println!("{pdus} PDUs, {written} of them data that was asked for; {most} bytes of {bound}");
     assert!(written > 100);
-    // The bound is one that is approached: a test that reaches nothing says nothing.
+    // Shows that the test comes near the bound.
     assert!(most > bench.target.config().write_buffer_max);
-    // What is read only stays as it is.
+    // The read-only namespace is unchanged.
     assert!(bench.fixed.contents().chunks(4096).enumerate().all(|(i, c)| c.iter().all(|&b| b == i as u8)));
 }
 
-/// A host that asks for much and takes nothing is read no more, and holds no more than the bound.
+/// If a host asks for much and reads nothing, the target stops reading from it, and uses no more memory than the bound.
 #[test]
 fn a_host_that_takes_no_answers_fills_no_memory() {
     let bench = Bench::with(small());
@@ -269,13 +270,13 @@ fn a_host_that_takes_no_answers_fills_no_memory() {
     assert!(taken < stream.len() / 100, "{taken}");
     assert!(connection.memory_bytes() <= config.connection_bytes_max());
     assert_eq!(connection.receive(&stream[taken..], Duration::ZERO), 0);
-    // Once it takes them, all goes on, until there are more writes without data than the queue has entries.
+    // Once the host reads, everything continues, until more writes wait for data than the queue has entries.
     feed(&mut connection, &stream[taken..], config.connection_bytes_max(), true);
     assert!(!connection.is_ended(), "{:?}", connection.error());
     drop(admin);
 }
 
-/// A target that answers anything to a host with commands of all kinds under way.
+/// A target that sends arbitrary answers to a host with all kinds of commands outstanding.
 #[test]
 fn a_hostile_controller_does_nothing_to_a_host() {
     let mut rng = fastrand::Rng::with_seed(seed());
@@ -292,7 +293,7 @@ fn a_hostile_controller_does_nothing_to_a_host() {
             };
             io.link().queue().submit(command).unwrap();
         }
-        // What it sends, damaged here and there; then what no controller would send.
+        // Real answers with random damage; then answers that no controller would send.
         let damage = fastrand::Rng::with_seed(rng.u64(..));
         let damage = std::cell::RefCell::new(damage);
         io.link().damage = Some(std::rc::Rc::new(move |bytes: &mut Vec<u8>, to_target| {
@@ -320,7 +321,7 @@ fn a_hostile_controller_does_nothing_to_a_host() {
             _ => bytes = std::iter::repeat_with(|| rng.u8(..)).take(100).collect(),
         }
         queue.receive(&bytes);
-        // What it wants to send is bounded by what it was given to send.
+        // The host's output is bounded by the commands that it was given.
         assert!(queue.output().len() < 5 * 20_000);
         drop::<Io<Wire>>(io);
     }

@@ -1,4 +1,4 @@
-//! PDUs against bytes written by hand, and everything that a header can have wrong.
+//! PDUs against hand-written bytes, and every error that a header can have.
 
 use rockmill_nvme::command::{self, Cqe, Sgl, Sqe};
 use rockmill_nvme::fabrics::Connect;
@@ -32,7 +32,7 @@ fn known() -> Vec<(String, Framing, Vec<u8>)> {
             bytes.extend(std::iter::repeat_n(byte, times.parse().unwrap()));
         }
         let (_, framing, bytes) = out.last_mut().unwrap();
-        // Even types go to the controller, but for R2T.
+        // Even types go to the controller.
         framing.direction = if bytes[0].is_multiple_of(2) { Direction::ToController } else { Direction::ToHost };
     }
     out
@@ -96,13 +96,13 @@ fn known_bytes_are_what_they_should_be_in_both_directions() {
     }
 }
 
-/// A header that is wrong is named by field, offset and status, whichever byte it is cut at.
+/// An invalid header is reported with field, offset and status, at whichever byte the stream is split.
 #[test]
 fn a_wrong_field_is_named_with_its_offset_and_status() {
     use FatalError::{HeaderDigest, InvalidHeaderField, LimitExceeded, OutOfRange, SequenceError};
     let known = known();
     let of = |name: &str| known.iter().find(|k| k.0 == name).unwrap().clone();
-    // Entry, byte, its new value, then what is said of it.
+    // Entry, byte, its new value, then the expected error.
     let cases: &[(&str, usize, u8, FatalError, &str, u32)] = &[
         ("icreq", 0, 0x08, InvalidHeaderField, "PDU-Type", 0),
         ("icreq", 0, 0x0a, InvalidHeaderField, "PDU-Type", 0),
@@ -137,7 +137,7 @@ fn a_wrong_field_is_named_with_its_offset_and_status() {
     ];
     for (name, at, value, fatal, field, offset) in cases {
         let (_, framing, mut bytes) = of(name);
-        // A length of another kind needs that many bytes only if it is believed.
+        // Extra bytes, in case the changed length is believed.
         assert_ne!(bytes[*at], *value, "{name}");
         bytes[*at] = *value;
         bytes.resize(bytes.len() + 64, 0);
@@ -163,7 +163,7 @@ fn a_wrong_field_is_named_with_its_offset_and_status() {
             assert_eq!(e.information(), information);
         }
     }
-    // Without digests, so that what is behind them is looked at.
+    // Without digests, so that changed bytes reach the checks after them.
     let plain = framing(Direction::ToController, false, false, 4);
     let data = |offset: u32, last: bool| {
         let payload = Payload::new(&[1, 2, 3, 4, 5, 6]);
@@ -213,7 +213,7 @@ fn what_is_encoded_is_decoded_with_every_digest_and_alignment() {
                     Pdu::C2hData(of(Payload::new(&bytes))),
                 ],
             };
-            // All of them in one stream, cut anywhere.
+            // All of them in one stream, split anywhere.
             let mut stream = Vec::new();
             pdus.iter().for_each(|pdu| framing.encode(pdu, &mut stream));
             let (mut assembler, mut got, mut rest) = (Assembler::default(), 0, &stream[..]);

@@ -93,14 +93,14 @@ fn round_trips_and_bytes_are_counted() {
     };
     let (trips, sent, received) = cost(&mut |io| io.read(&disk, 0, &mut vec![0; large]).unwrap());
     assert!(trips == 1 && sent < 200 && received > large as u64, "{trips} {sent} {received}");
-    // In the capsule; and one that waits for an R2T.
+    // One write in the capsule, and one that waits for an R2T.
     let (trips, sent, received) = cost(&mut |io| io.write(&disk, 0, &pattern(1, BLOCK), false).unwrap());
     assert!(trips == 1 && sent > BLOCK as u64 && received < 200, "{trips} {sent} {received}");
     let (trips, sent, received) = cost(&mut |io| io.write(&disk, 0, &pattern(1, large), false).unwrap());
     assert!(trips == 2 && sent > large as u64 && received < 400, "{trips} {sent} {received}");
 }
 
-/// Neither side must wait for the other to read first, however little a socket holds.
+/// Neither side may wait for the other to read first, however small the socket buffers are.
 #[test]
 fn reads_and_writes_larger_than_all_buffers_do_not_block_each_other() {
     let mut config = TargetConfig::new(common::NQN);
@@ -155,7 +155,7 @@ fn a_host_that_sends_nonsense_is_told_what_was_wrong() {
     let served = served(Bench::new());
     let mut stream = TcpStream::connect(served.server.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    // More than the first eight bytes are not even looked at.
+    // Only the first eight bytes are examined.
     stream.write_all(b"GET / HTTP/1.1\r\nHost: store\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -184,7 +184,7 @@ fn a_namespace_is_taken_away_under_writes() {
     });
     served.until("a write", || served.bench.disk.contents()[0] != 0);
     assert!(served.bench.target.remove_namespace(1));
-    // From here on nothing is written, whatever is under way.
+    // From here on nothing is written, even if commands were outstanding.
     let then = served.bench.disk.contents();
     let (_, status) = writer.join().unwrap();
     assert_eq!(status, Some(Status::INVALID_NAMESPACE));

@@ -1,4 +1,4 @@
-//! Both sides over TLS; peers without it, without the key, or with less than they should have; bytes that change.
+//! Both sides over TLS; peers without it, without the key, or with weaker settings; and changed bytes.
 #![cfg(feature = "tls")]
 
 mod common;
@@ -59,14 +59,14 @@ impl Served {
     }
 }
 
-/// What stands between both sides, and sees and changes the bytes of all connections.
+/// A proxy between both sides, which sees and changes the bytes of all connections.
 #[derive(Default)]
 struct Between {
     seen: Mutex<Vec<u8>>,
     count: AtomicU64,
-    /// The byte that changes, of all that go by.
+    /// The number of the byte to change.
     changes: Option<u64>,
-    /// Hands on one byte at a time.
+    /// Forwards one byte at a time.
     drips: AtomicBool,
 }
 
@@ -96,7 +96,7 @@ impl Between {
     }
 }
 
-/// Puts it before `to`; gives the address to connect to.
+/// Puts the proxy before `to`; returns the address to connect to.
 fn between(to: SocketAddr, course: &Arc<Between>) -> SocketAddr {
     let (listener, course) = (listener(), Arc::clone(course));
     let address = listener.local_addr().unwrap();
@@ -158,7 +158,7 @@ fn several_queues_write_and_read_at_once_and_nobody_reads_along() {
     }
 }
 
-/// Neither side must wait for the other to read first, however little a socket holds.
+/// Neither side may wait for the other to read first, however small the socket buffers are.
 #[test]
 fn reads_and_writes_larger_than_all_buffers_do_not_block_each_other() {
     use rockmill_nvme::command::{read, write};
@@ -207,7 +207,7 @@ fn a_host_without_the_key_does_not_get_in() {
     let served = served(Bench::new());
     let address = served.server.address();
     let connect = |psk: Option<&Psk>| served.connect(address, psk);
-    // Another key; the right one for another host or subsystem, as a worker of an earlier job has it; and none.
+    // Another key; the right key for another host or subsystem, as a worker of an earlier job has it; and no key.
     for psk in [
         key().psk(HOST, NQN),
         served.key.psk("nqn.2026-11.test:other", NQN),
@@ -220,7 +220,7 @@ fn a_host_without_the_key_does_not_get_in() {
     connect(Some(&served.key.psk(HOST, NQN))).unwrap();
 }
 
-/// The identity is no secret; the key under it is.
+/// The identity is not secret; the key is.
 #[test]
 fn the_right_identity_with_another_key_does_not_get_in() {
     let served = served(Bench::new());
@@ -236,7 +236,7 @@ fn the_right_identity_with_another_key_does_not_get_in() {
             let ssl = ssl.ssl();
             assert_eq!(ssl.version2(), Some(SslVersion::TLS1_3));
             assert_eq!(ssl.current_cipher().unwrap().name(), "TLS_AES_128_GCM_SHA256");
-            // By the key, without a certificate, and with a Diffie-Hellman exchange.
+            // Authenticated by the key, without a certificate, and with a Diffie-Hellman exchange.
             assert!(ssl.session_reused() && ssl.peer_certificate().is_none() && ssl.peer_tmp_key().is_ok());
         }
     }
@@ -256,7 +256,7 @@ fn with_psk(context: &mut SslContextBuilder, identity: String, psk: Vec<u8>) {
     });
 }
 
-/// A client of OpenSSL's own, set as it likes.
+/// A plain OpenSSL client with any settings.
 fn client(address: SocketAddr, set: impl FnOnce(&mut SslContextBuilder)) -> Result<SslStream<TcpStream>, String> {
     let mut context = SslContext::builder(SslMethod::tls_client()).unwrap();
     context.set_verify(SslVerifyMode::NONE);
@@ -290,7 +290,7 @@ fn older_versions_other_suites_and_no_key_are_refused() {
     assert!(no_key.is_err());
 }
 
-/// A controller that answers once as `answer` does, and what a host with a key says of it.
+/// Runs a controller that answers once with `answer`; returns the error of a host with a key.
 fn against(answer: impl FnOnce(TcpStream) + Send + 'static) -> Result<TcpHost, HostError> {
     let listener = listener();
     let address = listener.local_addr().unwrap();
@@ -301,7 +301,7 @@ fn against(answer: impl FnOnce(TcpStream) + Send + 'static) -> Result<TcpHost, H
     got
 }
 
-/// Whoever stands in for the controller has no key. A certificate does not help.
+/// An impostor of the controller has no key. A certificate does not help it.
 #[test]
 fn a_host_with_a_key_refuses_a_controller_without() {
     use openssl::asn1::Asn1Time;
@@ -332,7 +332,7 @@ fn a_host_with_a_key_refuses_a_controller_without() {
         assert!(stream.accept().and_then(|()| stream.ssl_read(&mut [0; 100])).is_err());
     });
     is_io(got, ErrorKind::InvalidData, "certificate verify failed");
-    // One that has no TLS, and one that closes the connection.
+    // A controller without TLS, and one that closes the connection.
     let got = against(|mut socket| {
         let mut hello = [0; 100];
         socket.read_exact(&mut hello).unwrap();
@@ -343,12 +343,12 @@ fn a_host_with_a_key_refuses_a_controller_without() {
     assert!(matches!(got, Err(HostError::Io(_))), "{:?}", got.err());
 }
 
-/// Any byte of any connection: of the handshake, of what goes there or back.
+/// Any byte of any connection: of the handshake, or of the data in either direction.
 #[test]
 fn a_byte_that_changed_on_its_way_ends_the_connection() {
     for at in [3, 60, 400, 700, 1500, 60_000, 200_000, 700_000, 1_500_000] {
         let mut config = TargetConfig::new(NQN);
-        config.handshake_timeout = Duration::from_secs(2); // for a length that is too large now
+        config.handshake_timeout = Duration::from_secs(2); // in case a length becomes too large
         let served = served(Bench::with(config));
         let course = Arc::new(Between { changes: Some(at), ..Between::default() });
         let address = between(served.server.address(), &course);
@@ -367,7 +367,7 @@ fn a_byte_that_changed_on_its_way_ends_the_connection() {
         };
         let e = all().expect_err("it was not seen");
         assert!(matches!(e, HostError::Io(_)), "byte {at}: {e}");
-        // What was written before is whole blocks of what was sent.
+        // The data written before consists of whole, correct blocks.
         let there = served.bench.disk.contents()[..1024 * BLOCK].to_vec();
         let sent: Vec<Vec<u8>> = (0..3).map(|round| pattern(round, 1024 * BLOCK)).collect();
         for (i, block) in there.chunks(BLOCK).enumerate() {
@@ -394,7 +394,7 @@ fn a_host_has_the_name_that_its_key_is_for() {
     assert_eq!(connect(other).unwrap_err().status(), Some(Status::CONNECT_INVALID_HOST));
 }
 
-/// One that says nothing, nonsense, or a byte now and then: `handshake_timeout` ends it.
+/// A peer that sends nothing, nonsense, or a byte now and then: `handshake_timeout` ends it.
 #[test]
 fn slow_handshakes_end_and_nonsense_does_no_harm() {
     let mut config = TargetConfig::new(NQN);
@@ -405,7 +405,7 @@ fn slow_handshakes_end_and_nonsense_does_no_harm() {
         let since = Instant::now();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut answer = Vec::new();
-        // A reset is an end, too.
+        // A reset is an end too.
         let _ = socket.read_to_end(&mut answer);
         assert!(since.elapsed() < Duration::from_secs(15), "{what} took {:?}", since.elapsed());
         assert!(answer.len() < 100, "{what}: {answer:?}");
@@ -416,7 +416,7 @@ fn slow_handshakes_end_and_nonsense_does_no_harm() {
         let mut socket = TcpStream::connect(address).unwrap();
         let mut bytes: Vec<u8> = (0..rng.usize(1..40_000)).map(|_| rng.u8(..)).collect();
         if round % 2 == 0 {
-            // What looks like a ClientHello at first, with a length that lies.
+            // Looks like a ClientHello at first, but its length is false.
             let head = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3];
             let n = head.len().min(bytes.len());
             bytes[..n].copy_from_slice(&head[..n]);
@@ -458,7 +458,7 @@ fn pair(through: Option<&Arc<Between>>) -> (Stream, Stream) {
     (server, client)
 }
 
-/// A record that comes byte by byte holds nobody for longer than the limit, and is whole in the end.
+/// A record that arrives byte by byte blocks no reader beyond the limit, and is complete in the end.
 #[test]
 fn a_read_that_waited_goes_on_where_it_was() {
     let course = Arc::new(Between::default());
@@ -501,7 +501,7 @@ fn an_end_that_was_announced_is_told_from_one_that_was_not() {
     assert_eq!(client.read(&mut buffer).unwrap_err().kind(), ErrorKind::UnexpectedEof);
 }
 
-/// A peer that reads nothing: writes say that they wait, and go on where they were when it reads.
+/// With a peer that reads nothing, writes report that they have to wait, and continue when it reads.
 #[test]
 fn a_write_that_waited_goes_on_where_it_was() {
     let (mut server, mut client) = pair(None);

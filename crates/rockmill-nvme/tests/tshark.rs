@@ -1,5 +1,5 @@
-//! What Wireshark's dissector makes of our traffic: each PDU is seen, with its type, its digests right, nothing
-//! malformed.
+//! Wireshark's dissector on our traffic: it recognizes each PDU and its type, finds all digests valid, and reports
+//! nothing malformed.
 
 mod common;
 
@@ -13,10 +13,10 @@ use rockmill_nvme::initiator::{Admin, Io};
 use rockmill_nvme::pdu::{Assembler, Direction, Framing};
 use rockmill_skip::{Needs, skip};
 
-/// Bytes of one connection in the order of their turns; true for those to the target.
+/// The bytes of one connection in the order in which they were sent; true for those to the target.
 type Recorded = Rc<RefCell<Vec<(bool, Vec<u8>)>>>;
 
-/// A session, each connection of which is recorded.
+/// Runs a session, and records each connection.
 fn session(header_digest: bool, data_digest: bool) -> Vec<Recorded> {
     let mut bench = Bench::new();
     bench.host.queue.header_digest = header_digest;
@@ -39,7 +39,7 @@ fn session(header_digest: bool, data_digest: bool) -> Vec<Recorded> {
     admin.smart().unwrap();
     admin.keep_alive().unwrap();
     let mut io = Io::connect(wire(admin.controller().queue_config()), admin.controller(), 1).unwrap();
-    // In the capsule, by one R2T, by several commands and PDUs.
+    // In the capsule, with one R2T, with several commands and PDUs.
     for (seed, blocks) in [(1, 2), (2, 64), (3, 4000)] {
         let data = pattern(seed, blocks * BLOCK);
         io.write(&disk, 0, &data, false).unwrap();
@@ -142,7 +142,7 @@ fn tshark_reads_all_that_we_send() {
         std::fs::write(&place, capture(&connections)).unwrap();
         let mut tshark = Process::new(&tshark);
         tshark.args(["-n", "-r"]).arg(&place).args(["-d", "tcp.port==4420,nvme-tcp", "-T", "fields"]);
-        // It checks digests only when it is told to.
+        // It checks digests only if told to.
         tshark.args(["-o", "nvme-tcp.check_hdgst:TRUE", "-o", "nvme-tcp.check_ddgst:TRUE"]);
         for field in ["nvme-tcp.type", "nvme-tcp.hdgst.status", "nvme-tcp.ddgst.status", "_ws.malformed", "_ws.expert"]
         {

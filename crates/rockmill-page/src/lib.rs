@@ -1,7 +1,7 @@
-//! Reports as pages with charts: one file each, no scripts, nothing from elsewhere. A page follows the reader's light
-//! or dark scheme, and prints in the light one.
+//! Reports as pages with charts: a single file each, without scripts or external resources. A page follows the reader's
+//! light or dark scheme and prints in the light one.
 //!
-//! Colours are CSS variables (`style.css` has their values for both schemes), so that charts need not know the scheme.
+//! Colours are CSS variables (`style.css` has their values for both schemes), so charts need not know the scheme.
 
 #![forbid(unsafe_code)]
 
@@ -23,23 +23,23 @@ pub fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// Text with what HTML would take for markup made harmless.
+/// Escapes characters that HTML would interpret as markup.
 pub fn escape(text: &str) -> String {
     printable::lines(text).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The sentence at the top of a page that says what came out. `text` is text.
+/// The sentence at the top of a page that states the result. `text` is text.
 pub fn verdict(text: &str) -> String {
     format!("<p class=\"verdict\">{}</p>\n", escape(text))
 }
 
-/// How a page came about: facts in a line of small print, then the command. Both are text.
+/// How the page was made: a line of facts in small print, then the command. Both are text.
 pub fn facts(line: &str, command: &str) -> String {
     format!("<p class=\"note\">{}</p>\n<p><code>{}</code></p>\n", escape(line), escape(command))
 }
 
-/// A table: heads, and rows of as many cells. The first column and those in `text` are words, the others numbers. All
-/// are text.
+/// A table: headings, and rows with as many cells. The first column and those in `text` are words, the others numbers.
+/// All are text.
 pub fn table(heads: &[&str], text: &[usize], rows: &[Vec<String>]) -> String {
     let mut out = format!(
         "<div class=\"scroll\"><table>\n<thead><tr>{}</tr></thead>\n",
@@ -56,7 +56,7 @@ fn cells<'a>(tag: &str, all: impl Iterator<Item = &'a str>, text: &[usize]) -> S
     all.enumerate().map(|(i, cell)| format!("<{tag}{}>{}</{tag}>", class(i), escape(cell))).collect()
 }
 
-/// A number in at most four characters or so: 950, 1.5k, 23k, 4.2M.
+/// A number in about four characters: 950, 1.5k, 23k, 4.2M.
 pub fn short(n: f64) -> String {
     match n.abs() {
         x if x >= 1e9 => format!("{:.1}G", n / 1e9),
@@ -80,7 +80,7 @@ mod tests {
             assert!(page.contains(part), "{part}: {page}");
         }
         assert!(page.contains("prefers-color-scheme: dark") && !page.contains("<script"));
-        // Every colour that is used has a value in both schemes.
+        // Every colour in use has a value in both schemes.
         let (light, dark) = STYLE.split_once("@media screen and (prefers-color-scheme: dark)").expect("two schemes");
         let used: Vec<&str> = STYLE.split("var(").skip(1).filter_map(|rest| rest.split(')').next()).collect();
         for name in used.into_iter().chain(svg::COLOURS.iter().map(|c| &c[4..c.len() - 1])) {

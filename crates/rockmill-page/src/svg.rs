@@ -1,17 +1,17 @@
-//! Charts as SVG: axes with units, lines, areas, bars. Written by hand, because a chart needs few shapes and a page
-//! that is one file needs no library.
+//! Charts as SVG: axes with units, lines, areas, bars. They are written without a library, because a chart needs few
+//! shapes and a page is a single file.
 
 use std::fmt::Write;
 
 use crate::{escape, short};
 
-/// Colours that can be told apart with any colour vision (after Okabe and Ito), strongest contrast first.
+/// Colours that are distinguishable with any colour vision (after Okabe and Ito), strongest contrast first.
 pub const COLOURS: [&str; 6] = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)"];
 /// The colour of a tie.
 pub const TIE: &str = "var(--tie)";
-/// Lines differ in more than colour.
+/// Dash patterns: lines differ in more than colour.
 const DASHES: [&str; 6] = ["", "7 3", "2 3", "9 3 2 3", "5 5", "1 2"];
-/// Shades of one hue, for levels: their order needs no legend.
+/// Shades of one hue for levels, so that their order needs no legend.
 const STEPS: [&str; 7] = ["var(--l0)", "var(--l1)", "var(--l2)", "var(--l3)", "var(--l4)", "var(--l5)", "var(--l6)"];
 
 const WIDTH: f64 = 480.0;
@@ -26,7 +26,7 @@ pub fn colour(side: usize) -> &'static str {
     COLOURS[side % COLOURS.len()]
 }
 
-/// The step of the level with this index.
+/// The colour of the level with this index.
 pub fn level_colour(level: usize) -> &'static str {
     STEPS[level.min(STEPS.len() - 1)]
 }
@@ -38,14 +38,14 @@ pub enum Scale {
     Linear,
     /// Powers of ten.
     Log,
-    /// Percentiles: each nine as wide as the one before.
+    /// Percentiles: each further nine has the same width.
     Nines,
 }
 
 /// One axis.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// What it shows, with the unit.
+    /// The quantity, with its unit.
     pub label: &'static str,
     /// How it is divided.
     pub scale: Scale,
@@ -56,7 +56,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// An axis that has room for all values.
+    /// An axis with room for all values.
     pub fn over(label: &'static str, scale: Scale, values: impl Iterator<Item = f64>) -> Self {
         let (mut from, mut to) = (f64::INFINITY, f64::NEG_INFINITY);
         for v in values.filter(|v| v.is_finite() && (scale != Scale::Log || *v > 0.0)) {
@@ -80,7 +80,7 @@ impl Axis {
         Self { label, scale, from, to }
     }
 
-    /// Where a value is, from 0 to 1.
+    /// The position of a value on the axis, from 0 to 1.
     fn place(&self, v: f64) -> f64 {
         let of = |v: f64| match self.scale {
             Scale::Linear => v,
@@ -90,7 +90,7 @@ impl Axis {
         ((of(v) - of(self.from)) / (of(self.to) - of(self.from)).max(1e-12)).clamp(0.0, 1.0)
     }
 
-    /// Values with a mark, and its text.
+    /// The values of the tick marks, with their texts.
     fn ticks(&self) -> Vec<(f64, String)> {
         match self.scale {
             Scale::Nines => {
@@ -109,7 +109,7 @@ impl Axis {
                 let step = nice_step(self.to - self.from, 5.0);
                 let first = (self.from / step).ceil() as i64;
                 let last = (self.to / step + 1e-9).floor() as i64;
-                // As many digits as the step needs: at 0.05, two marks must not both be 0.1.
+                // As many digits as the step needs: with steps of 0.05, two marks must not both be labelled 0.1.
                 let digits = (-step.log10()).ceil().clamp(0.0, 9.0) as usize;
                 let text = |v: f64| if step < 1.0 && v != 0.0 { format!("{v:.digits$}") } else { plain(v) };
                 (first..=last).map(|i| (i as f64 * step, text(i as f64 * step))).collect()
@@ -118,7 +118,7 @@ impl Axis {
     }
 }
 
-/// A number without digits that say nothing: 2k and not 2.0k.
+/// A number without trailing zeros after the point: 2k and not 2.0k.
 fn plain(v: f64) -> String {
     let text = short(v);
     match text.split_once('.') {
@@ -147,7 +147,7 @@ fn nice_step(range: f64, parts: f64) -> f64 {
     step * power
 }
 
-/// A chart that is being drawn.
+/// A chart under construction.
 #[derive(Debug)]
 pub struct Chart {
     x: Axis,
@@ -156,7 +156,7 @@ pub struct Chart {
     legend: Vec<(String, String)>,
     body: String,
     height: f64,
-    /// Height that strips below the plot take.
+    /// Height of the strips below the plot.
     below: f64,
 }
 
@@ -175,7 +175,7 @@ impl Chart {
         bottom - self.y.place(v) * (bottom - TOP)
     }
 
-    /// A line through the points. A faint one is one of several repetitions.
+    /// Draws a line through the points. A faint line is one of several repetitions.
     pub fn line(&mut self, side: usize, points: &[(f64, f64)], faint: bool) {
         let mut path = String::new();
         for (i, (x, y)) in points.iter().enumerate() {
@@ -201,7 +201,7 @@ impl Chart {
         self.legend.push((name.to_owned(), swatch));
     }
 
-    /// Areas one on the other: for each layer its name, its colour, and its height at each x.
+    /// Draws stacked areas: for each layer its name, its colour, and its height at each x.
     pub fn stack(&mut self, xs: &[f64], layers: &[(String, &str, Vec<f64>)]) {
         let mut base = vec![0.0; xs.len()];
         for (name, fill, heights) in layers {
@@ -222,14 +222,14 @@ impl Chart {
         }
     }
 
-    /// Makes room for strips below the plot, before anything is drawn.
+    /// Reserves room for strips below the plot, before anything is drawn.
     pub fn with_strips(mut self, count: usize) -> Self {
         self.below = count as f64 * 13.0;
         self.height += self.below;
         self
     }
 
-    /// A strip below the plot: spans of x that are marked, with what to say of each.
+    /// Draws a strip below the plot: marked spans of x, each with a description.
     pub fn strip(&mut self, row: usize, side: usize, name: &str, spans: &[(f64, f64, String)]) {
         let y = self.height - BOTTOM - self.below + 4.0 + row as f64 * 13.0;
         let (left, right) = (LEFT, WIDTH - RIGHT);
@@ -267,7 +267,7 @@ impl Chart {
         self.drawn(true)
     }
 
-    /// The chart, with or without marks below.
+    /// The chart, with or without strips below.
     fn drawn(self, marks: bool) -> String {
         let (h, bottom) = (self.height, self.height - BOTTOM - self.below);
         let mut out = format!(
@@ -303,8 +303,8 @@ impl Chart {
             h - 6.0,
             escape(self.x.label)
         );
-        // About eight units for a letter at the text size of phones. A legend too long for one row gets two, and then
-        // the label of the axis moves up to the title.
+        // About eight units for each letter at the text size of phones. A legend that is too long for one row gets two;
+        // the axis label then moves up to the title.
         let wide = |(name, swatch): &(String, String)| {
             let room = if swatch.contains("<rect") { 16.0 } else { 24.0 };
             (room, room + name.chars().count() as f64 * 8.0 + 14.0)
@@ -316,7 +316,7 @@ impl Chart {
         let _ = writeln!(out, "<text {label} class=\"l\">{}</text>", escape(self.y.label));
         for (row, entries) in self.legend.chunks(in_row).enumerate() {
             let (mut x, y) = (0.0, 31 + 17 * row);
-            // Names that are too long even so are shortened, all of them alike.
+            // Names that are still too long are shortened, all of them equally.
             let fits = entries.iter().map(|entry| wide(entry).1).sum::<f64>() <= WIDTH;
             for entry in entries {
                 let (room, all) = wide(entry);
@@ -335,7 +335,7 @@ impl Chart {
     }
 }
 
-/// A name that has this much room, shortened where it needs more: what is drawn outside of a chart is not seen.
+/// A name for this much room, shortened if it needs more: anything outside the chart is not visible.
 fn cut(name: &str, room: f64) -> String {
     const LETTER: f64 = 6.5;
     let most = (room / LETTER).max(2.0) as usize;
@@ -345,25 +345,25 @@ fn cut(name: &str, room: f64) -> String {
     }
 }
 
-/// One bar of [`bars`].
+/// A bar of [`bars`].
 #[derive(Debug, Clone)]
 pub struct Bar {
-    /// What it is of.
+    /// What the bar shows.
     pub name: String,
-    /// Whose colour it has.
+    /// The side that determines its colour.
     pub side: usize,
     /// Its length.
     pub value: f64,
-    /// What is written after it.
+    /// The text after it.
     pub text: String,
 }
 
-/// How long a bar is: the smallest value still has a bar that can be seen; zero has none.
+/// Length of a bar: even the smallest value has a visible bar; zero has none.
 fn length(value: f64, most: f64, room: f64) -> f64 {
     if value > 0.0 { (value / most.max(1e-12) * room).max(1.5) } else { 0.0 }
 }
 
-/// Bars from the left, with their values in words, on one scale that begins at 0.
+/// Horizontal bars with their values in words, on one scale that starts at 0.
 pub fn bars(title: &str, unit: &str, all: &[Bar]) -> String {
     const ROW: f64 = 24.0;
     const NAME: f64 = 96.0;
@@ -399,7 +399,7 @@ pub fn bars(title: &str, unit: &str, all: &[Bar]) -> String {
     out
 }
 
-/// Upright bars: for each group one of each series, on one scale that begins at 0.
+/// Vertical bars: for each group one of each series, on one scale that starts at 0.
 pub fn groups(title: &str, unit: &'static str, groups: &[String], series: &[(String, Vec<f64>)]) -> String {
     let x = Axis { label: "", scale: Scale::Linear, from: 0.0, to: 1.0 };
     let y = Axis::over(unit, Scale::Linear, series.iter().flat_map(|(_, values)| values).copied());
@@ -439,35 +439,35 @@ pub fn groups(title: &str, unit: &'static str, groups: &[String], series: &[(Str
     chart.drawn(false)
 }
 
-/// A stretch of keys in a row of [`runs`].
+/// A range of keys in a row of [`runs`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stretch {
-    /// Where it begins, from 0 to 1.
+    /// Where it starts, from 0 to 1.
     pub from: f64,
     /// Where it ends.
     pub to: f64,
-    /// Its colour, as an index for [`level_colour`]; `None` where its age is not known.
+    /// Its colour, as an index for [`level_colour`]; `None` if its age is unknown.
     pub step: Option<usize>,
     /// What it is.
     pub title: String,
 }
 
-/// One row of [`runs`].
+/// A row of [`runs`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunRow {
-    /// Which run it is.
+    /// The run's name.
     pub name: String,
-    /// What is written at its end.
+    /// The text at its end.
     pub text: String,
-    /// Its stretches, in the order of their keys; they do not overlap.
+    /// Its ranges in the order of their keys; they do not overlap.
     pub stretches: Vec<Stretch>,
 }
 
-/// How many colours [`runs`] has for ages.
+/// Number of colours that [`runs`] has for ages.
 pub const RUN_STEPS: usize = STEPS.len();
 
-/// Sorted runs as rows, newest at the top: which part of the keys each table of a run covers. `first` and `last` say
-/// what the first and the last colour stand for.
+/// Sorted runs as rows, newest at the top: which part of the keys each table of a run covers. `first` and `last`
+/// describe the meaning of the first and the last colour.
 pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str)) -> String {
     const ROW: f64 = 18.0;
     const NAME: f64 = 92.0;
@@ -509,7 +509,7 @@ pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str
             escape(&row.text)
         );
         for stretch in &row.stretches {
-            // Even the smallest table can be seen, and neighbours have a gap between them where there is room.
+            // Even the smallest table is visible, and there is a gap between neighbours if there is room.
             let (from, to) = (px(stretch.from), px(stretch.to));
             let wide = if to - from > 3.0 { to - from - 0.6 } else { (to - from).max(0.8) };
             let fill = stretch.step.map_or(TIE, level_colour);
@@ -524,23 +524,23 @@ pub fn runs(title: &str, note: &str, rows: &[RunRow], (first, last): (&str, &str
     out + "</svg>\n"
 }
 
-/// One row of [`ratios`].
+/// A row of [`ratios`].
 #[derive(Debug, Clone)]
 pub struct RatioRow {
     /// What is compared.
     pub name: String,
-    /// The better side, whose colour the row gets; `None` for a tie.
+    /// The better side, whose colour the row has; `None` for a tie.
     pub winner: Option<usize>,
     /// The ratio of each pair.
     pub all: Vec<f64>,
     /// Their median.
     pub middle: f64,
-    /// What is written at the end.
+    /// The text at the end.
     pub text: String,
 }
 
-/// Ratios on a scale of powers of two around 1: every pair a tick, a dot at the median, a line over the spread, all in
-/// the colour of the side that is better.
+/// Ratios on a scale of powers of two around 1. Every pair has a tick, the median a dot, and the spread a line, all in
+/// the colour of the better side.
 pub fn ratios(title: &str, note: &str, rows: &[RatioRow]) -> String {
     const ROW: f64 = 26.0;
     const NAME: f64 = 150.0;

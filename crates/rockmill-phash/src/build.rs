@@ -1,4 +1,4 @@
-//! The builder: attempts with one salt after the other, until every key has its slot.
+//! The builder: attempts with one salt after another, until every key has its slot.
 
 use crate::error::BuildError;
 use crate::mix::{mix, salt};
@@ -6,21 +6,21 @@ use crate::{cphash, partition, pilot};
 
 /// Attempts with different salts before a builder gives up.
 const ATTEMPTS_MAX: u8 = 16;
-/// An attempt with more keys than this in one bucket ends before anything is placed: it would take long, and only
-/// another salt makes the bucket smaller. Evenly spread keys stay far below: where buckets have ten keys on average,
-/// the most of any kind, one in 10^30 has 65.
+/// An attempt with more keys than this in one bucket ends before any key is placed: it would take long, and only
+/// another salt makes the bucket smaller. Uniformly distributed keys stay far below the limit. With ten keys per bucket
+/// on average, the most for any kind, one bucket in 10^30 has 65.
 pub(crate) const BUCKET_KEYS_MAX: usize = 64;
 
 /// How a function finds slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Kind {
-    /// CHD's displacements over PTHash's dense and sparse buckets, as CompassDB has them.
+    /// CHD's displacements over PTHash's dense and sparse buckets, as in CompassDB.
     CpHash = 1,
     /// One byte for each bucket, slots in groups of 64, cuckoo evictions.
     #[default]
     Pilot = 2,
-    /// CPHash with buckets that are all alike: the CHD that the paper compares with.
+    /// CPHash with uniform buckets: the CHD that the paper compares with.
     Chd = 3,
 }
 
@@ -58,11 +58,11 @@ impl Default for Builder {
     }
 }
 
-/// Why one attempt ended.
+/// Why an attempt ended.
 pub(crate) enum Failed {
-    /// Two keys are alike after mixing; this is what they became.
+    /// Two hashes are equal after mixing; this is their mixed value.
     Equal(u64),
-    /// The caller wants no function any more.
+    /// The caller stopped the build.
     Stopped,
     /// A bucket found no place, or a bucket or segment has too many keys.
     Full,
@@ -80,11 +80,11 @@ impl Builder {
         self
     }
 
-    /// The seed. It is kept in the bytes ([`PerfectHash::seed`](crate::PerfectHash::seed)); give the same to
+    /// The seed. It is stored in the bytes ([`PerfectHash::seed`](crate::PerfectHash::seed)); pass the same seed to
     /// [`hash_key`](crate::hash_key).
     ///
-    /// If strangers choose keys, they must not be able to guess it: whoever knows the seed can choose keys that no
-    /// function can be built from. Take a number that they do not know and send it with the job, so that every
+    /// If untrusted users choose keys, they must not be able to guess the seed: whoever knows it can choose keys for
+    /// which no function can be built. Choose a number that they do not know, and send it with the job, so that every
     /// machine that runs the job writes the same bytes. After [`BuildError::Duplicate`] of different keys and
     /// [`BuildError::NotPlaced`], hash and build again with the next seed, at most eight times (docs/phash.md, "Keys
     /// from strangers").
@@ -93,15 +93,15 @@ impl Builder {
         self
     }
 
-    /// How many threads build, the calling one among them, at least one. Small sets use fewer. The others are started
-    /// for this build; where one cannot be started, there is one fewer.
+    /// Number of threads for the build, including the calling thread, at least one. Small sets use fewer. The others
+    /// are started for this build; each that cannot be started reduces the number by one.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// How many threads are of use for so many keys: [`Kind::Pilot`] has one segment for some 92,000 keys, and a thread
-    /// does whole segments.
+    /// Number of threads that are useful for `keys` keys: [`Kind::Pilot`] has one segment for about 92,000 keys, and
+    /// each segment is built by one thread.
     pub fn useful_threads(&self, keys: usize) -> usize {
         let keys_of_a_thread = match self.kind {
             Kind::Pilot => pilot::SEGMENT_KEYS,
@@ -110,24 +110,24 @@ impl Builder {
         (keys / keys_of_a_thread).max(1)
     }
 
-    /// Whether AVX2 is used where the processor has it; it is by default. The bytes are the same without it.
+    /// Whether AVX2 is used if the processor has it; the default is true. The bytes are the same without it.
     pub fn simd(mut self, simd: bool) -> Self {
         self.simd = simd;
         self
     }
 
-    /// Builds the function of these hashes, each of which must be there once. While it runs it takes 8 bytes a key,
-    /// in addition to the caller's 8, and for each thread about 1.5 MiB, or for CPHash and CHD 8 to 16 bytes for each
-    /// key of a segment.
+    /// Builds the function of these hashes, which must be distinct. The build takes 8 bytes for each key, in addition
+    /// to the caller's 8. For each thread it also takes about 1.5 MiB, or for CPHash and CHD 8 to 16 bytes for each key
+    /// of a segment.
     pub fn build(&self, hashes: &[u64]) -> Result<Vec<u8>, BuildError> {
         self.build_until(hashes, || false)
     }
 
     /// Like [`build`](Self::build), but ends with [`BuildError::Stopped`] soon after `stop` returns true.
     ///
-    /// All threads call `stop`: before each attempt, and before each time that keys of a segment are placed. A segment
-    /// has up to about 92,000 keys, for CPHash and CHD a 64th of all. Between an attempt's start and its first segment
-    /// the keys are sorted by segment, in two passes over them.
+    /// All threads call `stop` before each attempt, and each time before they place the keys of a segment. A segment
+    /// has up to about 92,000 keys; for CPHash and CHD, it has a 64th of all keys. Between an attempt's start and its
+    /// first segment the keys are sorted by segment, in two passes over them.
     pub fn build_until(&self, hashes: &[u64], stop: impl Fn() -> bool + Sync) -> Result<Vec<u8>, BuildError> {
         let keys_max = match self.kind {
             Kind::Pilot => pilot::KEYS_MAX,
@@ -169,13 +169,13 @@ pub(crate) struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// An error if the caller wants the build to stop.
+    /// An error if the caller wants to stop the build.
     pub fn look_for_stop(&self) -> Result<(), Failed> {
         if (self.stop)() { Err(Failed::Stopped) } else { Ok(()) }
     }
 }
 
-/// An error if several hashes that became `mixed` are the same; different ones need only another salt.
+/// An error if several hashes that became `mixed` are equal; different ones need only another salt.
 fn refuse_duplicates(hashes: &[u64], salt: u64, mixed: u64) -> Result<(), BuildError> {
     let mut alike: Vec<u64> = hashes.iter().copied().filter(|&hash| mix(hash, salt) == mixed).collect();
     alike.sort_unstable();

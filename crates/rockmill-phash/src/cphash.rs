@@ -1,16 +1,16 @@
-//! CPHash, CompassDB's perfect hash (its sections 3.1 and 4.1), and CHD, which it is compared with.
+//! CPHash, CompassDB's perfect hash (its sections 3.1 and 4.1), and CHD, with which the paper compares it.
 //!
-//! 1. A mixed hash chooses one of up to 64 segments, and in it a bucket: 60 % of the keys go to the 30 % of buckets
-//!    that are *dense*, the others to the *sparse* ones (PTHash). There are five keys to a bucket on average. CHD has
-//!    sparse buckets only.
-//! 2. A bucket's parameter stands for a pair (α, β). The slot of a key is (h0 + h1 α + β) mod the segment's slots, of
-//!    which a tenth stays empty.
-//! 3. The builder takes the largest buckets first and gives each the smallest parameter that suits it: that is how
-//!    parameters are used again. It tries eight at a time where the processor has AVX2.
-//! 4. Where no parameter suits a bucket, the segment gets more slots and starts again.
+//! 1. A mixed hash selects one of up to 64 segments, and a bucket in it: 60 % of the keys go to the 30 % of buckets
+//!    that are *dense*, the others to the *sparse* ones (PTHash). A bucket has five keys on average. CHD has only
+//!    sparse buckets.
+//! 2. A bucket's parameter encodes a pair (α, β). The slot of a key is (h0 + h1 α + β) mod the segment's number of
+//!    slots; a tenth of the slots stays empty.
+//! 3. The builder starts with the largest buckets and gives each the smallest parameter that fits, so many buckets
+//!    share parameters. It tries eight at a time if the processor has AVX2.
+//! 4. If no parameter fits a bucket, the segment gets more slots and starts again.
 //!
-//! The paper keeps a dictionary of pairs, 1.2 bytes a key. Here the pairs are a fixed sequence, and a bucket has a
-//! number in it, with as many bits as the segment's largest needs: 2 to 3 bits a key.
+//! The paper stores a dictionary of pairs, 1.2 bytes per key. Here the pairs are a fixed sequence, and a bucket stores
+//! an index into it, with as many bits as the segment's largest index needs: 2 to 3 bits per key.
 
 use crate::build::{BUCKET_KEYS_MAX, Failed, Job, Kind};
 use crate::error::OpenError;
@@ -20,39 +20,39 @@ use crate::partition::{Partition, in_parallel};
 use crate::pilot::equal_pair;
 use crate::simd;
 
-/// Most keys of a function: a segment's slots are a 32-bit number.
+/// Maximum number of keys of a function: a segment's number of slots has 32 bits.
 pub(crate) const KEYS_MAX: u64 = 1 << 36;
-/// Most segments, as in the paper.
+/// Maximum number of segments, as in the paper.
 const SEGMENTS_MAX: u64 = 64;
-/// A set gets one segment for so many keys.
+/// Minimum number of keys for each segment.
 const SEGMENT_KEYS_MIN: u64 = 1024;
 /// Keys for each bucket, and the share of slots that are used.
 const BUCKET_KEYS: usize = 5;
 const LOAD: f64 = 0.9;
-/// 60 % of 2^64: keys below it in their segment are dense buckets'.
+/// 60 % of 2^64: keys below it in their segment go to dense buckets.
 const DENSE_KEYS: u64 = 0x9999_9999_9999_9999;
-/// Of ten buckets, how many are dense.
+/// Number of dense buckets among ten.
 const DENSE_BUCKETS_OF_TEN: usize = 3;
-/// Bits of the largest parameter that is tried.
+/// Bits of the largest parameter that the builder tries.
 const PARAMETER_BITS_MAX: u32 = 12;
-/// Most slots of a segment for each of its buckets. The builder makes no more: it has five keys to a bucket, begins
-/// with a load of 0.9, and enlargements double the slots.
+/// Maximum number of slots of a segment for each of its buckets. The builder stays below it: it has five keys per
+/// bucket, starts with a load of 0.9, and each enlargement doubles the slots.
 const BUCKET_SLOTS_MAX: u64 = 32;
-/// More dense or sparse buckets than this have parameters of at least one bit, so that bytes can only claim as many
-/// buckets as they have room for.
+/// If there are more dense or sparse buckets than this, their parameters have at least one bit. So the number of
+/// buckets is limited by the number of bytes.
 const BUCKETS_WITHOUT_BITS_MAX: u32 = 64;
-/// Odd numbers that derive from a mixed hash the bucket, and h0 and h1.
+/// Odd numbers that derive the bucket, h0 and h1 from a mixed hash.
 const TO_BUCKET: u64 = 0xd6e8_feb8_6659_fd93;
 const TO_POSITION: u64 = 0xa076_1d64_78bd_642f;
-/// What parameters differ by in β.
+/// The step of β from one parameter to the next.
 const BETA: u32 = 0x9e37_79b1;
 
 const DIRECTORY_AT: usize = header::LEN;
 const ENTRY_LEN: usize = 40;
-/// Zeros at the end, so that a parameter is always inside eight bytes.
+/// Zeros at the end, so that eight bytes can be read at every parameter.
 const PADDING: usize = 8;
 
-/// The two hashes of a key that give its positions.
+/// The two hashes of a key that determine its positions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hashes {
     h0: u32,
@@ -72,7 +72,7 @@ impl Hashes {
         self.h0.wrapping_add(self.h1.wrapping_mul(parameter >> 4))
     }
 
-    /// The slot with a parameter: α is the parameter's high bits, β comes from the lowest four.
+    /// The slot for a parameter: α is the parameter's high bits, the lowest four determine β.
     #[inline(always)]
     pub(crate) fn slot(self, parameter: u32, modulus: Modulus) -> u32 {
         modulus.of(self.at(parameter).wrapping_add(beta(parameter)))
@@ -85,13 +85,13 @@ pub(crate) fn beta(parameter: u32) -> u32 {
     (parameter & 15).wrapping_mul(BETA)
 }
 
-/// Whether a parameter gives all keys of a bucket different slots.
+/// Whether a parameter maps all keys of a bucket to different slots.
 pub(crate) fn is_apart(keys: &[Hashes], parameter: u32, modulus: Modulus) -> bool {
     let slot = |key: Hashes| key.slot(parameter, modulus);
     (1..keys.len()).all(|i| (0..i).all(|j| slot(keys[i]) != slot(keys[j])))
 }
 
-/// The smallest parameter below `end` that gives all keys free slots, each its own.
+/// The smallest parameter below `end` that maps all keys to free and different slots.
 pub(crate) fn first_free(keys: &[Hashes], taken: &[u32], modulus: Modulus, end: u32) -> Option<u32> {
     let is_free = |slot: u32| taken[(slot >> 5) as usize] >> (slot & 31) & 1 == 0;
     (0..end).find(|&p| keys.iter().all(|key| is_free(key.slot(p, modulus))) && is_apart(keys, p, modulus))
@@ -152,7 +152,7 @@ impl Segment {
         }
     }
 
-    /// Where a bucket's parameter stands: bit from the start of the parameters, and width.
+    /// Where a bucket's parameter is stored: its first bit, counted from the start of the parameters, and its width.
     #[inline(always)]
     fn parameter_place(&self, bucket: u32) -> (u64, u32) {
         let dense = u64::from(self.dense) * u64::from(self.dense_bits);
@@ -164,7 +164,7 @@ impl Segment {
     }
 }
 
-/// What [`PerfectHash`](crate::PerfectHash) keeps beside the bytes.
+/// What [`PerfectHash`](crate::PerfectHash) stores besides the bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
     salt: u64,
@@ -259,10 +259,10 @@ pub(crate) fn build(job: &Job<'_>) -> Result<Vec<u8>, Failed> {
     Ok([&header.encode()[..], &directory, &parameters, &[0; PADDING]].concat())
 }
 
-/// Memory that a thread uses for one segment after the other.
+/// Memory that a thread reuses for one segment after another.
 #[derive(Default)]
 struct SegmentBuilder {
-    /// The segment's keys by bucket, and where each bucket begins.
+    /// The segment's keys by bucket, and the start of each bucket.
     keys: Vec<u64>,
     starts: Vec<u32>,
     /// The buckets by size, largest first.
@@ -291,7 +291,8 @@ impl SegmentBuilder {
         self.gather(&segment, all, i, segments)?;
         loop {
             job.look_for_stop()?;
-            // A segment of more slots than 32 bits count is beyond `KEYS_MAX`, or keys are not spread evenly.
+            // If the number of slots exceeds 32 bits, there are more keys than `KEYS_MAX`, or they are not distributed
+            // uniformly.
             segment.modulus = Modulus::new(u32::try_from(slots).map_err(|_| Failed::Full)?);
             if self.place(segment.modulus, job.simd) {
                 break;
@@ -324,7 +325,7 @@ impl SegmentBuilder {
             return Err(Failed::Full);
         }
         let buckets = (segment.dense + segment.sparse) as usize;
-        // Counts stand two places on, so that the second pass leaves each bucket's start in its own place.
+        // Counts are stored two places further, so that the second pass leaves each bucket's start in its own place.
         self.starts.clear();
         self.starts.resize(buckets + 2, 0);
         for &mixed in all.segment(i).flatten() {

@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors of building and opening functions.
 
 use std::fmt;
 
@@ -10,20 +10,20 @@ pub enum BuildError {
     Duplicate {
         /// The hash.
         hash: u64,
-        /// Where it stands in the list of hashes: all places, ascending, at least two.
+        /// All positions of it in the list of hashes, ascending, at least two.
         positions: Vec<usize>,
     },
-    /// There are more keys than the format has room for.
+    /// There are more keys than the format allows.
     TooManyKeys {
-        /// How many there are.
+        /// The number of keys.
         keys: usize,
-        /// How many there may be.
+        /// The maximum number of keys.
         keys_max: u64,
     },
-    /// No attempt placed every key: try the next seed for hashes and function. Evenly spread hashes do not lead here,
-    /// hashes that someone chose who knows the seed may.
+    /// No attempt placed every key: try the next seed for hashes and function. Uniformly distributed hashes do not
+    /// cause this; hashes chosen by somebody who knows the seed may.
     NotPlaced {
-        /// How many salts were tried.
+        /// Number of salts tried.
         attempts: u8,
     },
     /// The caller stopped the build.
@@ -52,12 +52,12 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// Why bytes are no function.
+/// Why bytes are not a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenError {
-    /// Where in the bytes it was noticed.
+    /// Offset at which the problem was detected.
     pub offset: usize,
-    /// What is wrong there.
+    /// The problem there.
     pub reason: &'static str,
 }
 

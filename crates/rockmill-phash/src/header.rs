@@ -10,12 +10,12 @@ const MAGIC: [u8; 4] = *b"RMPH";
 /// The version of the encoding.
 const VERSION: u8 = 1;
 
-/// What all kinds have.
+/// The fields that all kinds have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub kind: Kind,
     pub attempt: u8,
-    /// Belongs to the kind.
+    /// Its meaning depends on the kind.
     pub parameter: u8,
     pub seed: u64,
     pub keys: u64,
@@ -59,7 +59,7 @@ impl Header {
     }
 }
 
-/// The little-endian number at `at`; zero beyond the end, where no validated offset leads.
+/// The little-endian number at `at`; zero past the end, which no validated offset reaches.
 #[inline(always)]
 pub(crate) fn fixed64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))

@@ -1,8 +1,8 @@
-//! Perfect hash functions as bytes: each of a fixed set of keys gets a slot of its own.
+//! Perfect hash functions as bytes: each key of a fixed set gets its own slot.
 //!
 //! A function is built from the 64-bit hashes of the keys and is then a string of bytes, which [`PerfectHash`] reads in
-//! place. It holds no keys: an absent key also gets a slot, which belongs to some other key or to none. A table stores
-//! a signature with each slot to tell them apart.
+//! place. It stores no keys: an absent key also gets a slot, which belongs to another key or to none. To recognise
+//! absent keys, a table stores a signature with each slot.
 //!
 //! ```
 //! use rockmill_phash::{Builder, PerfectHash, hash_key};
@@ -20,20 +20,21 @@
 //! # Ok::<(), rockmill_phash::BuildError>(())
 //! ```
 //!
-//! There are three kinds (`docs/phash.md` has their bytes, and says why each works):
+//! There are three kinds (`docs/phash.md` specifies their bytes and explains why each works):
 //!
 //! - [`Kind::Pilot`], the default: one byte for each bucket of about three keys, 1 % of the slots empty. A lookup reads
 //!   one byte that depends on the key.
-//! - [`Kind::CpHash`]: CompassDB's CPHash, with 10 % of the slots empty, and [`Kind::Chd`], which it is compared with.
+//! - [`Kind::CpHash`]: CompassDB's CPHash, with 10 % of the slots empty, and [`Kind::Chd`], for comparison.
 //!
-//! The bytes depend on the set of hashes, the kind and the seed; the order of the hashes, the number of threads and the
-//! processor's instructions make no difference.
+//! The bytes depend only on the set of hashes, the kind and the seed, and not on the order of the hashes, the number of
+//! threads or the processor's instructions.
 //!
-//! Whoever knows the seed can choose keys that have no function. Building then ends with an error, in a time that has a
-//! limit; [`Builder::seed`] says how to prevent it.
+//! Whoever knows the seed can choose keys that have no function. Building then fails after a bounded time;
+//! [`Builder::seed`] explains how to prevent it.
 //!
-//! No I/O and no clock. `unsafe` stands in one module, for AVX2. Hostile bytes give an error when they are opened, or
-//! a function that returns slots below its [`slot_count`](PerfectHash::slot_count), which is at most 256 for each byte.
+//! There is no I/O and no clock. Only one module, for AVX2, has `unsafe`. Opening hostile bytes either fails, or
+//! returns a function whose slots are below its [`slot_count`](PerfectHash::slot_count), which is at most 256 for each
+//! byte.
 #![deny(unsafe_code)]
 
 mod build;

@@ -1,8 +1,8 @@
-//! The arithmetic that builders and readers share. All of it is part of the format (docs/phash.md).
+//! The arithmetic shared by builders and readers. All of it is part of the format (docs/phash.md).
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Multiplies hashes when they are mixed.
+/// The factor for mixing hashes.
 const MIX: u64 = 0x9fb2_1c65_1e98_df25;
 /// 2^64 divided by the golden ratio, odd: spreads seeds and attempts.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -10,13 +10,13 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The hash of a key: XXH3, 64 bits, with a seed.
 ///
 /// Among *n* keys two hashes are equal with probability n² / 2^65: 1 in 3,700 for 100 million keys. The builder reports
-/// it, and the next seed repairs it.
+/// that, and the next seed solves it.
 #[inline]
 pub fn hash_key(key: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(key, seed)
 }
 
-/// What hashes are mixed with, from the caller's seed and the number of the attempt (splitmix64's finalizer).
+/// The salt for mixing hashes, from the caller's seed and the number of the attempt (splitmix64's finalizer).
 pub(crate) fn salt(seed: u64, attempt: u8) -> u64 {
     let mut z = seed.wrapping_add(GOLDEN.wrapping_mul(u64::from(attempt) + 1));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -24,21 +24,21 @@ pub(crate) fn salt(seed: u64, attempt: u8) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Spreads hashes over 64 bits, so that a poor hash function will do, as long as nobody chooses keys against the salt.
-/// Different hashes may become equal; the builder then takes another salt.
+/// Spreads hashes over 64 bits, so that even a poor hash function is sufficient, unless somebody chooses keys for the
+/// salt. Different hashes may become equal; the builder then uses another salt.
 #[inline(always)]
 pub(crate) fn mix(hash: u64, salt: u64) -> u64 {
     let product = u128::from(hash ^ salt) * u128::from(MIX);
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// Maps `x`, evenly spread over 64 bits, to `0..n`: the high half of the product.
+/// Maps `x`, uniform over 64 bits, to `0..n`: the high half of the product.
 #[inline(always)]
 pub(crate) fn reduce(x: u64, n: u64) -> u64 {
     ((u128::from(x) * u128::from(n)) >> 64) as u64
 }
 
-/// Maps `x`, evenly spread over 32 bits, to `0..n`.
+/// Maps `x`, uniform over 32 bits, to `0..n`.
 #[inline(always)]
 pub(crate) fn reduce32(x: u32, n: u32) -> u32 {
     ((u64::from(x) * u64::from(n)) >> 32) as u32

@@ -1,4 +1,4 @@
-//! Brings the keys of each segment together, and runs segments on several threads.
+//! Groups keys by segment, and builds segments on several threads.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,17 +7,17 @@ use std::thread;
 use crate::build::Job;
 use crate::mix::mix;
 
-/// Keys that are not worth another thread.
+/// Number of keys for which another thread is worthwhile.
 pub(crate) const KEYS_PER_THREAD_MIN: usize = 20_000;
 
-/// The mixed hashes by segment: each thread's part of the input lies in a list of its own, sorted by segment.
+/// The mixed hashes by segment: each thread's part of the input is in a separate list, sorted by segment.
 pub(crate) struct Partition {
     lists: Vec<List>,
 }
 
 struct List {
     mixed: Vec<u64>,
-    /// Where each segment begins; one more than there are segments.
+    /// The start of each segment; one more entry than segments.
     starts: Vec<usize>,
 }
 
@@ -52,19 +52,19 @@ impl Partition {
         Self { lists: on_threads(parts, sort) }
     }
 
-    /// The keys of a segment, as one slice for each list.
+    /// The keys of a segment, one slice for each list.
     pub(crate) fn segment(&self, segment: usize) -> impl Iterator<Item = &[u64]> + Clone {
         self.lists.iter().map(move |list| &list.mixed[list.starts[segment]..list.starts[segment + 1]])
     }
 
-    /// How many keys a segment has.
+    /// Number of keys of a segment.
     pub(crate) fn len(&self, segment: usize) -> usize {
         self.segment(segment).map(<[u64]>::len).sum()
     }
 }
 
-/// Runs `work` over ranges of segments that lie one after the other, on as many threads as the job may have. The
-/// results are in order; the first error in that order wins.
+/// Runs `work` for ranges of consecutive segments, on as many threads as the job may use. The results are in order; the
+/// first error in that order is returned.
 pub(crate) fn in_parallel<P: Send, R: Send, E: Send>(
     job: &Job<'_>,
     segments: usize,
@@ -77,7 +77,7 @@ pub(crate) fn in_parallel<P: Send, R: Send, E: Send>(
     on_threads(parts, |(range, part)| work(range, part)).into_iter().collect()
 }
 
-/// Does each of `parts` on a thread of its own, the first ones on the calling thread. The results are in order.
+/// Runs each of `parts` on its own thread, the first ones on the calling thread. The results are in order.
 fn on_threads<P: Send, R: Send>(parts: Vec<P>, work: impl Fn(P) -> R + Sync) -> Vec<R> {
     if parts.len() <= 1 {
         return parts.into_iter().map(work).collect();
@@ -102,7 +102,8 @@ fn on_threads<P: Send, R: Send>(parts: Vec<P>, work: impl Fn(P) -> R + Sync) -> 
     done.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten().collect()
 }
 
-/// What a panic left is not read: it goes on in the thread that began.
+/// Locks and ignores poisoning: nothing reads the data after a panic, because the panic continues in the thread that
+/// started the work.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,15 +1,17 @@
-//! The pilot function: one byte for each bucket says where the bucket's keys go.
+//! The pilot function: one byte for each bucket determines the slots of the bucket's keys.
 //!
-//! 1. A mixed hash chooses a bucket; 2^k buckets after each other are a segment. Each segment has slots of its own, 1 %
-//!    more than it has keys, in groups of G (64 if there are many keys).
-//! 2. A pilot has a *round* and a *turn* (for G = 64, two bits and six). The round chooses one of several groups and a
-//!    place in it for each key; the turn moves all keys of the bucket on by so many places, each inside its group.
-//! 3. The builder takes the largest buckets first. The groups' occupied slots, rotated to each key's place and put
-//!    together with OR, show all turns of a round that are free: one word operation each instead of 64 trials.
-//! 4. A bucket that fits nowhere evicts others, as in cuckoo hashing: the pilot that harms the fewest and smallest
-//!    buckets wins, and those look for a new place. If that does not end, the segment gets more slots and starts again.
+//! 1. A mixed hash selects a bucket; 2^k consecutive buckets are a segment. Each segment has its own slots, 1 % more
+//!    than keys, in groups of G (64 if there are many keys).
+//! 2. A pilot has a *round* and a *turn* (for G = 64, two bits and six). The round selects one of several groups and a
+//!    place in it for each key. The turn moves all keys of the bucket by this many places, each within its group.
+//! 3. The builder starts with the largest buckets. It rotates the groups' occupied slots to each key's place and
+//!    combines them with OR. The result shows all free turns of a round: one word operation for each key instead of 64
+//!    trials.
+//! 4. A bucket that fits nowhere evicts others, as in cuckoo hashing: the pilot that evicts the fewest and smallest
+//!    buckets is chosen, and the evicted ones look for a new place. If that does not end, the segment gets more slots
+//!    and starts again.
 //!
-//! The choice depends on sets of keys only, never on their order.
+//! The choice depends only on sets of keys, never on their order.
 
 use crate::build::{BUCKET_KEYS_MAX, Failed, Job};
 use crate::error::OpenError;
@@ -17,36 +19,38 @@ use crate::header::{self, Header, fixed32, fixed64};
 use crate::mix::{reduce, reduce32, salt};
 use crate::partition::{Partition, in_parallel};
 
-/// Most keys of a function: the first group of each segment is a 32-bit number, and slots fit into 2^38.
+/// Maximum number of keys of a function: the first group of each segment is a 32-bit number, and slots fit into 2^38.
 pub(crate) const KEYS_MAX: u64 = 1 << 37;
-/// Multiplies a mixed hash in round 0, and what each round adds: odd and even, so that all are odd.
+/// The factor of a mixed hash in round 0, and the increment of the factor for each round: odd and even, so that all
+/// factors are odd.
 const ROUND: u64 = 0xd6e8_feb8_6659_fd93;
 const ROUND_STEP: u64 = 0xa076_1d64_78bd_642e;
-/// The bit of a round's product at which a key's place in its group begins. The bits above it choose the group.
+/// The bit of a round's product at which a key's place in its group starts. The bits above it select the group.
 const PLACE_SHIFT: u32 = 26;
-/// Where the number of buckets stands, and where the table of segments begins.
+/// Offsets of the number of buckets and of the table of segments.
 const BUCKETS_AT: usize = header::LEN;
 const TABLE_AT: usize = BUCKETS_AT + 8;
 
-/// Buckets, and for how many keys. Fewer buckets take fewer bits and more evictions.
+/// Number of buckets, and for how many keys. Fewer buckets take fewer bits and more evictions.
 const BUCKETS_OF_KEYS: (u64, u64) = (5, 14);
-/// One slot more for so many keys: a load of 0.99.
+/// One additional slot for this many keys: a load of 0.99.
 const KEYS_OF_EMPTY_SLOT: u32 = 99;
 /// Log2 of the buckets of a full segment.
 const SEGMENT_BITS: u32 = 15;
 /// Keys of a full segment, on average.
 pub(crate) const SEGMENT_KEYS: usize = ((1u64 << SEGMENT_BITS) * BUCKETS_OF_KEYS.1 / BUCKETS_OF_KEYS.0) as usize;
-/// Most slots of a segment for each of its buckets. The builder makes no more: a bucket has at most 64 keys,
-/// enlargements add half as many slots, and the last group is filled up. So a segment has at most 2^22 slots.
+/// Maximum number of slots of a segment for each of its buckets. The builder stays below it: a bucket has at most 64
+/// keys, enlargements add half as many slots, and the last group is rounded up. So a segment has at most 2^22 slots.
 const BUCKET_SLOTS_MAX: u64 = 128;
-/// Of this many evictions in a row, one may evict several buckets, because evictions of one each can go in circles.
+/// In a sequence of this many evictions, one may evict several buckets, because evictions of single buckets can go in
+/// circles.
 const CHAIN_MAX: u32 = 8;
-/// Nearly all buckets have no more keys than this.
+/// Nearly all buckets have at most this many keys.
 const KEYS_OF_MOST_BUCKETS: usize = 8;
-/// Sets of slots by the size of the bucket that has them.
+/// Number of sets of taken slots, by the size of the bucket that has them.
 const PLANES: usize = 4;
 
-/// How slots are numbered: what a pilot means.
+/// How slots are numbered: the meaning of a pilot.
 #[derive(Debug, Clone, Copy)]
 struct Groups {
     /// Log2 of the slots of a group, 0 to 6.
@@ -54,7 +58,8 @@ struct Groups {
 }
 
 impl Groups {
-    /// Groups of 64 for many keys. For few, smaller ones, so that rounding up to a group adds at most about 1.5 %.
+    /// Groups of 64 for many keys. For few keys, groups are smaller, so that rounding up to a group adds at most about
+    /// 1.5 %.
     fn for_keys(keys: u64) -> Self {
         Self { bits: (keys / 64).max(1).ilog2().min(6) }
     }
@@ -64,7 +69,7 @@ impl Groups {
         (1 << self.bits) - 1
     }
 
-    /// Group and place in it of a key in a round, before the turn.
+    /// A key's group and its place in the group in a round, before the turn.
     #[inline(always)]
     fn place(self, mixed: u64, round: u32, groups: u32) -> (u32, u32) {
         let product = mixed.wrapping_mul(ROUND.wrapping_add(ROUND_STEP.wrapping_mul(u64::from(round))));
@@ -79,7 +84,7 @@ impl Groups {
     }
 }
 
-/// What [`PerfectHash`](crate::PerfectHash) keeps beside the bytes.
+/// What [`PerfectHash`](crate::PerfectHash) stores besides the bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
     salt: u64,
@@ -101,7 +106,7 @@ impl Layout {
         if buckets == 0 || buckets > bytes.len() as u64 {
             return Err(OpenError::at(BUCKETS_AT, "a number of buckets that cannot be"));
         }
-        // No overflow: both are at most the length of a slice.
+        // This cannot overflow: both are at most the length of a slice.
         let segments = buckets.div_ceil(1 << SEGMENT_BITS) as usize;
         let pilots_at = TABLE_AT + 4 * (segments + 1);
         if bytes.len() != pilots_at + buckets as usize {
@@ -111,7 +116,7 @@ impl Layout {
         for segment in 0..=segments {
             let at = TABLE_AT + 4 * segment;
             let first = fixed32(bytes, at);
-            // A segment without slots would give its slots to the next one, and the last one would have none to give.
+            // A segment without slots would use the slots of the next one, and the last segment has no next one.
             if (segment == 0 && first != 0) || (segment > 0 && first <= last) {
                 return Err(OpenError::at(at, "segments that do not ascend"));
             }
@@ -129,7 +134,7 @@ impl Layout {
         Ok(Self { salt: salt(header.seed, header.attempt), groups, buckets, pilots_at })
     }
 
-    /// The mixed hash and its bucket: what a lookup knows before it reads the pilot.
+    /// The mixed hash and its bucket: the part of a lookup before it reads the pilot.
     #[inline(always)]
     pub(crate) fn bucket(&self, hash: u64) -> (u64, u64) {
         let mixed = crate::mix::mix(hash, self.salt);
@@ -198,20 +203,21 @@ pub(crate) fn build(job: &Job<'_>) -> Result<Vec<u8>, Failed> {
     Ok([&header.encode()[..], &buckets.to_le_bytes(), &firsts, &pilots].concat())
 }
 
-/// Memory that a thread uses for one segment after the other.
+/// Memory that a thread reuses for one segment after another.
 struct SegmentBuilder {
     groups: Groups,
     buckets: u64,
-    /// The segment's keys by bucket, and where each bucket begins.
+    /// The segment's keys by bucket, and the start of each bucket.
     keys: Vec<u64>,
     starts: Vec<u32>,
     /// The buckets by size, largest first.
     order: Vec<u16>,
-    /// Slots of buckets with more than 0, 1, 2 and 3 keys: one word a group; bits beyond the group's size are set.
+    /// Slots of buckets with more than 0, 1, 2 and 3 keys: one word for each group; bits beyond the group's size are
+    /// set.
     taken: [Vec<u64>; PLANES],
-    /// The bucket that has each slot; valid where the slot is taken.
+    /// The bucket that has each slot; valid if the slot is taken.
     owner: Vec<u16>,
-    /// Buckets that were evicted and wait for a place.
+    /// Evicted buckets that wait for a place.
     waiting: Vec<u16>,
 }
 
@@ -233,7 +239,7 @@ impl SegmentBuilder {
             return Err(Failed::Full);
         }
         let bucket_of = |mixed: u64| (reduce(mixed, self.buckets) - first) as usize;
-        // Counts stand two places on, so that the second pass leaves each bucket's start in its own place.
+        // Counts are stored two places further, so that the second pass leaves each bucket's start in its own place.
         self.starts.clear();
         self.starts.resize(buckets + 2, 0);
         for part in partition.segment(segment) {
@@ -277,7 +283,7 @@ impl SegmentBuilder {
         Ok(())
     }
 
-    /// Finds the pilots of a segment; returns how many groups it has.
+    /// Finds the pilots of a segment; returns its number of groups.
     fn place_all(&mut self, job: &Job<'_>, pilots: &mut [u8]) -> Result<u32, Failed> {
         let keys = self.keys.len() as u32;
         let mut slots = keys.saturating_add(keys.div_ceil(KEYS_OF_EMPTY_SLOT)).max(1);
@@ -293,7 +299,7 @@ impl SegmentBuilder {
         Err(Failed::Full)
     }
 
-    /// Places all buckets into so many groups, if that can be done with a limited number of evictions.
+    /// Places all buckets into this number of groups, if that is possible with a limited number of evictions.
     fn place_into(&mut self, groups: u32, pilots: &mut [u8]) -> bool {
         let empty = if self.groups.bits == 6 { 0 } else { u64::MAX << (1 << self.groups.bits) };
         for plane in &mut self.taken {
@@ -332,7 +338,7 @@ impl SegmentBuilder {
         true
     }
 
-    /// The occupied slots of a key's group in a round, rotated so that bit *t* stands for turn *t*.
+    /// The occupied slots of a key's group in a round, rotated so that bit *t* is for turn *t*.
     #[inline(always)]
     fn turned(&self, plane: usize, mixed: u64, round: u32, groups: u32) -> u64 {
         let (group, place) = self.groups.place(mixed, round, groups);
@@ -359,7 +365,7 @@ impl SegmentBuilder {
         None
     }
 
-    /// Whether a pilot gives the keys of a bucket different slots. The turn makes no difference.
+    /// Whether a pilot maps the keys of a bucket to different slots. The turn makes no difference.
     #[inline(always)]
     fn is_apart(&self, keys: &[u64], pilot: u8, groups: u32) -> bool {
         let slot = |key| self.groups.slot(key, pilot, groups);
@@ -373,8 +379,8 @@ impl SegmentBuilder {
         })
     }
 
-    /// A pilot that evicts only small buckets: as small as can be, then preferably one of that size. Among equals the
-    /// number of the eviction chooses, so that two buckets do not evict each other for ever.
+    /// A pilot that evicts only small buckets: the smallest possible, then preferably only one of that size. Among
+    /// equals, the number of the eviction decides, so that two buckets do not evict each other forever.
     #[cold]
     fn least_harm(&self, bucket: u16, groups: u32, eviction: u32, chain: u32) -> Option<u8> {
         let keys = self.bucket(bucket);
@@ -393,7 +399,7 @@ impl SegmentBuilder {
                         larger |= self.turned(plane, key, round, groups);
                     }
                 }
-                // On the last plane nothing is too large, and `larger` lacks the bits beyond the group's size.
+                // On the last plane no bucket is too large, and `larger` lacks the bits beyond the group's size.
                 let size = 1 << self.groups.bits;
                 let beyond = if size == 64 { 0 } else { u64::MAX << size };
                 let few = if chain.is_multiple_of(CHAIN_MAX) { 0 } else { !(larger | twos) };
@@ -435,7 +441,7 @@ impl SegmentBuilder {
         }
     }
 
-    /// Takes the buckets out whose slots a pilot of `bucket` needs.
+    /// Removes the buckets whose slots a pilot of `bucket` needs.
     fn evict(&mut self, bucket: u16, pilot: u8, groups: u32, pilots: &[u8]) {
         let at = usize::from(bucket);
         let waiting = self.waiting.len();
@@ -455,7 +461,7 @@ impl SegmentBuilder {
             self.waiting.push(owner);
         }
         if self.waiting.len() > waiting {
-            // The largest is placed next. What order the keys have in their bucket must not matter.
+            // The largest is placed next. The order of the keys in their bucket must not matter.
             let mut waiting = std::mem::take(&mut self.waiting);
             waiting.sort_unstable_by_key(|&bucket| (self.bucket(bucket).len(), bucket));
             self.waiting = waiting;
@@ -463,7 +469,7 @@ impl SegmentBuilder {
     }
 }
 
-/// A value that is there twice.
+/// A value that occurs twice.
 pub(crate) fn equal_pair(keys: &[u64]) -> Option<u64> {
     if keys.len() <= 16 {
         return (1..keys.len()).find(|&i| keys[..i].contains(&keys[i])).map(|i| keys[i]);

@@ -5,10 +5,10 @@ use crate::error::OpenError;
 use crate::header::Header;
 use crate::{cphash, pilot};
 
-/// How many lookups [`PerfectHash::slots`] has under way at a time.
+/// Number of lookups that [`PerfectHash::slots`] has in progress at a time.
 const BATCH: usize = 32;
 
-/// A function over its bytes, borrowed or owned (`&[u8]`, `Vec<u8>`, `Arc<[u8]>`). It needs no memory but these.
+/// A function over its bytes, borrowed or owned (`&[u8]`, `Vec<u8>`, `Arc<[u8]>`). It needs no other memory.
 #[derive(Debug, Clone)]
 pub struct PerfectHash<B> {
     bytes: B,
@@ -23,11 +23,11 @@ enum Layout {
 }
 
 impl<B: AsRef<[u8]>> PerfectHash<B> {
-    /// Checks the bytes, in time that grows with the number of segments and not of keys. A function that opens has at
-    /// most 256 slots for each of its bytes.
+    /// Checks the bytes, in time proportional to the number of segments and not of keys. An opened function has at most
+    /// 256 slots for each of its bytes.
     ///
-    /// Damage to pilots or displacements cannot be told from sound ones: it gives other slots, still below
-    /// [`slot_count`](Self::slot_count). Whoever stores the bytes also stores a checksum.
+    /// Damage to pilots or displacements cannot be detected: it leads to other slots, still below
+    /// [`slot_count`](Self::slot_count). Therefore store a checksum with the bytes.
     pub fn open(bytes: B) -> Result<Self, OpenError> {
         let all = bytes.as_ref();
         let header = Header::decode(all)?;
@@ -38,7 +38,7 @@ impl<B: AsRef<[u8]>> PerfectHash<B> {
         Ok(Self { bytes, header, layout })
     }
 
-    /// The slot of the key with this hash, below [`slot_count`](Self::slot_count). The slot of an absent key is some
+    /// The slot of the key with this hash, below [`slot_count`](Self::slot_count). An absent key gets an arbitrary
     /// slot.
     #[inline]
     pub fn slot(&self, hash: u64) -> usize {
@@ -49,11 +49,11 @@ impl<B: AsRef<[u8]>> PerfectHash<B> {
         }
     }
 
-    /// The slots of several keys, in the order of their hashes: as many as there are hashes, or as `slots` has room
-    /// for. The rest of `slots` keeps its values.
+    /// The slots of several keys, in the order of their hashes: as many as there are hashes, or as fit into `slots`.
+    /// The rest of `slots` keeps its values.
     ///
-    /// For [`Kind::Pilot`] this is faster than one call for each key where the function is larger than the processor's
-    /// cache, since many reads of memory are under way at a time. For the other kinds it is a loop of such calls.
+    /// For [`Kind::Pilot`] this is faster than one call for each key if the function is larger than the processor's
+    /// cache, since many memory reads are in progress at a time. For the other kinds it is a loop of single calls.
     pub fn slots(&self, hashes: &[u64], slots: &mut [usize]) {
         let bytes = self.bytes.as_ref();
         match &self.layout {
@@ -77,12 +77,12 @@ impl<B: AsRef<[u8]>> PerfectHash<B> {
         }
     }
 
-    /// How many keys it was built from.
+    /// The number of keys that it was built from.
     pub fn key_count(&self) -> u64 {
         self.header.keys
     }
 
-    /// How many slots there are: at least one, at least as many as keys.
+    /// The number of slots: at least one, at least as many as keys.
     pub fn slot_count(&self) -> usize {
         self.header.slots as usize
     }
@@ -92,7 +92,7 @@ impl<B: AsRef<[u8]>> PerfectHash<B> {
         self.header.seed
     }
 
-    /// Which kind of function it is.
+    /// The kind of the function.
     pub fn kind(&self) -> Kind {
         self.header.kind
     }

@@ -1,4 +1,4 @@
-//! The search for a bucket's parameter, eight at a time with AVX2. It finds what `cphash::first_free` finds.
+//! The search for a bucket's parameter, eight at a time with AVX2. The result is the same as of `cphash::first_free`.
 
 use crate::cphash::{self, Hashes};
 use crate::mix::Modulus;
@@ -11,13 +11,13 @@ pub(crate) fn available() -> bool {
     false
 }
 
-/// The smallest parameter below `end` that gives all keys free slots, each its own. `taken` has a bit for each slot
+/// The smallest parameter below `end` that maps all keys to free and different slots. `taken` has a bit for each slot
 /// below the divisor; `end` is a multiple of 16.
 pub(crate) fn first_free(keys: &[Hashes], taken: &[u32], modulus: Modulus, end: u32, simd: bool) -> Option<u32> {
     assert!(taken.len() >= modulus.n.div_ceil(32) as usize && modulus == Modulus::new(modulus.n) && modulus.n > 0);
     #[cfg(target_arch = "x86_64")]
     if simd && available() {
-        // SAFETY: the processor has AVX2, and `taken` and the divisor are as the contract wants: both are asserted.
+        // SAFETY: the processor has AVX2, and `taken` and the divisor meet the contract: both are asserted.
         return unsafe { avx2::first_free(keys, taken, modulus, end) };
     }
     let _ = simd;
@@ -31,7 +31,7 @@ mod avx2 {
     use crate::cphash::{Hashes, beta, is_apart};
     use crate::mix::Modulus;
 
-    /// See the function of the same name outside.
+    /// See the function of the same name in the parent module.
     ///
     /// # Safety
     ///
@@ -52,7 +52,7 @@ mod avx2 {
                 let words = _mm256_srli_epi32::<5>(slots);
                 // SAFETY: a remainder is below the divisor, and `taken` has a word for each 32 values below that.
                 let words = unsafe { _mm256_i32gather_epi32::<4>(taken.as_ptr().cast(), words) };
-                // The slot's bit becomes the sign, which is what is collected.
+                // The slot's bit becomes the sign bit, which the movemask collects.
                 let upside = _mm256_sub_epi32(_mm256_set1_epi32(31), _mm256_and_si256(slots, _mm256_set1_epi32(31)));
                 conflicts |= _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_sllv_epi32(words, upside)));
                 if conflicts == 0xff {
@@ -70,13 +70,13 @@ mod avx2 {
         None
     }
 
-    /// `x % n` of eight numbers: [`Modulus::of`] for those in even places, then for those in odd places.
+    /// `x % n` of eight numbers: [`Modulus::of`] for those in even positions, then for those in odd positions.
     #[target_feature(enable = "avx2")]
     fn remainder(x: __m256i, modulus: Modulus) -> __m256i {
         let magic_low = _mm256_set1_epi64x((modulus.magic & 0xffff_ffff) as i64);
         let magic_high = _mm256_set1_epi64x((modulus.magic >> 32) as i64);
         let n = _mm256_set1_epi64x(i64::from(modulus.n));
-        // What stands in the low half of each 64 bits is multiplied; the result comes in the high half.
+        // The multiplication takes the low half of each 64 bits; the result is in the high half.
         let of_even = |x: __m256i| {
             let low = _mm256_mul_epu32(magic_low, x);
             let high = _mm256_slli_epi64::<32>(_mm256_mul_epu32(magic_high, x));

@@ -1,5 +1,5 @@
-//! Functions against a model: every key has a slot of its own, unless keys were chosen against the seed; the bytes
-//! depend on the set alone; any other bytes are refused or give slots in range.
+//! Functions against a model: every key has its own slot, unless the keys were chosen for the seed; the bytes depend
+//! only on the set; any other bytes are refused or lead to slots in range.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -15,7 +15,7 @@ fn build(kind: Kind, hashes: &[u64]) -> Vec<u8> {
     built.unwrap_or_else(|e| panic!("{kind:?}, {} keys: {e}", hashes.len()))
 }
 
-/// Opens a function and checks that these keys have slots of their own.
+/// Opens a function and checks that these keys have different slots.
 #[track_caller]
 fn check(kind: Kind, hashes: &[u64], bytes: &[u8]) {
     let function = PerfectHash::open(bytes).expect("what was built opens");
@@ -77,7 +77,7 @@ fn few_slots_are_empty_and_few_bits_are_used() {
     }
 }
 
-/// A table of 8-bit signatures, the lowest bits of the hash, takes one absent key in 256 for one that is there.
+/// With 8-bit signatures, the lowest bits of the hash, a table mistakes one absent key in 256 for a present one.
 #[test]
 fn the_lowest_bits_of_the_hash_tell_keys_of_a_slot_apart() {
     for kind in Kind::ALL {
@@ -104,7 +104,7 @@ fn a_million_keys() {
     }
 }
 
-/// Hashes that no hash function gives: consecutive, sparse, alike in most bits.
+/// Hashes that no hash function produces: consecutive, sparse, equal in most bits.
 #[test]
 fn badly_spread_hashes_work() {
     let n = 20_000u64;
@@ -129,12 +129,12 @@ fn badly_spread_hashes_work() {
     }
 }
 
-/// For each of these attempts at building with seed 42, so many hashes that fall into one bucket.
+/// For each of these attempts at building with seed 42, `keys` hashes that fall into one bucket.
 fn crowd(kind: Kind, attempts: u64, keys: usize) -> Vec<u64> {
     let mut rng = fastrand::Rng::with_seed(attempts);
     let mut hashes = Vec::new();
     for attempt in 1..=attempts {
-        // As docs/phash.md has it. A bucket is larger than what is chosen from here: a 2,000th of a segment's keys.
+        // As in docs/phash.md. A bucket is larger than the range chosen from here: a 2,000th of a segment's keys.
         let mut salt = 42u64.wrapping_add(attempt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         salt = (salt ^ salt >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         salt = (salt ^ salt >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -152,7 +152,7 @@ fn crowd(kind: Kind, attempts: u64, keys: usize) -> Vec<u64> {
     hashes
 }
 
-/// Keys chosen by someone who knows the seed: an error without a search, and the next seed repairs it.
+/// Keys chosen by somebody who knows the seed: an error without a search, and the next seed solves it.
 #[test]
 fn crowded_buckets_are_refused() {
     for kind in Kind::ALL {
@@ -223,13 +223,13 @@ fn equal_hashes_are_reported_with_their_places() {
     }
 }
 
-/// Whenever the caller says stop, the build ends without a function; asking changes nothing.
+/// Whenever the caller stops the build, it ends without a function; calling `stop` changes nothing else.
 #[test]
 fn a_build_stops_where_it_is_told_to() {
     let hashes = random(3000, 10);
     for kind in Kind::ALL {
         let bytes = build(kind, &hashes);
-        // Stops at the first question, the second, and so on, until there are fewer questions.
+        // Stops at the first call, the second, and so on, until there are fewer calls.
         let mut stop_at = 0;
         loop {
             let looks = AtomicUsize::new(0);
@@ -283,7 +283,7 @@ fn a_wrong_length_is_refused() {
     }
 }
 
-/// Whatever is changed: an error, or slots in range.
+/// Whatever is changed, the result is an error, or slots in range.
 #[test]
 fn damaged_bytes_do_no_harm() {
     let probes = random(50, 5);
@@ -314,7 +314,7 @@ fn damaged_bytes_do_no_harm() {
     }
 }
 
-/// Numbers of slots and buckets that no builder writes and no bytes have room for.
+/// Numbers of slots and buckets that no builder writes and that the bytes have no room for.
 #[test]
 fn claims_beyond_the_bytes_are_refused() {
     fn put(bytes: &mut [u8], at: usize, number: u32) {
@@ -322,7 +322,7 @@ fn claims_beyond_the_bytes_are_refused() {
     }
     let opens = |bytes: &[u8]| PerfectHash::open(bytes).map(|function| function.slot_count());
 
-    // One bucket, in one segment of so many groups.
+    // One bucket, in one segment with this number of groups.
     for (group_bits, groups, slots) in [(0, 128, Some(128)), (0, 129, None), (6, 2, Some(128)), (6, u32::MAX, None)] {
         let mut bytes = build(Kind::Pilot, &[]);
         bytes[7] = group_bits;
@@ -332,7 +332,7 @@ fn claims_beyond_the_bytes_are_refused() {
         assert_eq!(opened.as_ref().ok().copied(), slots, "{groups} groups, {opened:?}");
     }
 
-    // Two buckets, or so many more sparse ones, without bits; one segment of so many slots.
+    // Two buckets, or this many more sparse ones, without bits; one segment with this many slots.
     for kind in [Kind::CpHash, Kind::Chd] {
         let least = if kind == Kind::Chd { 2 } else { 1 };
         for (sparse, slots, sound) in
@@ -350,7 +350,7 @@ fn claims_beyond_the_bytes_are_refused() {
     }
 }
 
-/// Functions that were written once are read the same way now, and written the same way. A change needs a new version.
+/// Existing functions are read and written exactly as before. A change needs a new version.
 #[test]
 fn the_encoding_is_as_before() {
     let hashes: Vec<u64> = (0..1000u64).map(|key| hash_key(&key.to_le_bytes(), 42)).collect();

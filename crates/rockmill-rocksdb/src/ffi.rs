@@ -1,6 +1,6 @@
 //! Loading, options, and a database with one column family.
 //!
-//! A library that was loaded is never unloaded: its background threads live as long as the process.
+//! A loaded library is never unloaded: its background threads live as long as the process.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
-/// An object of the library's, known by its address only.
+/// An object of the library, known only by its address.
 #[repr(C)]
 pub(crate) struct Opaque {
     _private: [u8; 0],
@@ -20,7 +20,7 @@ pub(crate) type ErrOut = *mut *mut c_char;
 
 macro_rules! symbols {
     ($group:ident: $($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// Functions that are used, by their names in c.h without the prefix.
+        /// The functions in use, by their names in c.h without the prefix.
         #[allow(non_snake_case)]
         pub(crate) struct $group {
             // SAFETY: calling one is sound as far as its type is the one in c.h; each call says why its arguments are.
@@ -28,7 +28,7 @@ macro_rules! symbols {
         }
 
         impl $group {
-            /// Finds every function; the error is the name of the first that is missing.
+            /// Finds every function; the error is the name of the first missing one.
             pub(crate) fn load(handle: std::ptr::NonNull<c_void>) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
@@ -112,11 +112,11 @@ symbols! {
 /// A loaded RocksDB.
 pub struct Library {
     pub(crate) symbols: Symbols,
-    /// What the loader gave, as an address.
+    /// The loader's handle, as an address.
     handle: usize,
-    /// The file that the loader took.
+    /// The file that the loader loaded.
     pub path: PathBuf,
-    /// The functions of [`crate::store`], once somebody asked for them.
+    /// The functions of [`crate::store`], after their first use.
     pub(crate) more: OnceLock<Result<crate::store::Functions, &'static str>>,
 }
 
@@ -127,11 +127,11 @@ impl fmt::Debug for Library {
 }
 
 impl Library {
-    /// Loads the library; `name` is a path, or a bare file name that the loader looks for.
+    /// Loads the library; `name` is a path, or a bare file name for the loader to find.
     pub fn load(name: &Path) -> Result<Arc<Self>, String> {
         let text = c_string(name.to_string_lossy().as_bytes())?;
-        // Local: two versions in one process must not find each other's functions.
-        // SAFETY: the text ends in a zero byte. Loading runs the library's initialisers, which is what was asked for.
+        // RTLD_LOCAL: two versions in one process must not find each other's functions. SAFETY: the text ends in a zero
+        // byte. Loading runs the library's initialisers, as the caller intends.
         let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let Some(handle) = NonNull::new(handle) else { return Err(loader_error()) };
         let symbols = Symbols::load(handle)
@@ -140,12 +140,12 @@ impl Library {
         Ok(Arc::new(Self { symbols, handle: handle.as_ptr() as usize, path, more: OnceLock::new() }))
     }
 
-    /// What the loader gave.
+    /// The loader's handle.
     pub(crate) fn handle(&self) -> Option<NonNull<c_void>> {
         NonNull::new(self.handle as *mut c_void)
     }
 
-    /// Options: RocksDB's defaults changed by the text `name=value;...`.
+    /// Options: RocksDB's defaults, changed by the text `name=value;...`.
     pub fn options(self: &Arc<Self>, text: &str, statistics: bool) -> Result<DbOptions, String> {
         let s = &self.symbols;
         // SAFETY: no arguments; the result belongs to us.
@@ -162,21 +162,21 @@ impl Library {
         Ok(out)
     }
 
-    /// Deletes the database at `path`; none there is no error.
+    /// Deletes the database at `path`; it is no error if there is none.
     pub fn destroy(self: &Arc<Self>, options: &DbOptions, path: &Path) -> Result<(), String> {
         let path = c_string(path.to_string_lossy().as_bytes())?;
         // SAFETY: the options are live and the path ends in a zero byte.
         self.checked(|e| unsafe { (self.symbols.destroy_db)(options.raw, path.as_ptr(), e) })
     }
 
-    /// Calls `f` with a place for an error message and takes the message, if there is one.
+    /// Calls `f` with a pointer for an error message and returns the message if there is one.
     pub(crate) fn checked<T>(&self, f: impl FnOnce(ErrOut) -> T) -> Result<T, String> {
         let mut error: *mut c_char = ptr::null_mut();
         let out = f(&raw mut error);
         if error.is_null() { Ok(out) } else { Err(self.take_text(error)) }
     }
 
-    /// Copies a text of the library's and frees it.
+    /// Copies a text that the library allocated, and frees it.
     pub(crate) fn take_text(&self, text: *mut c_char) -> String {
         // SAFETY: the library gives texts that end in a zero byte and belong to the caller.
         let out = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
@@ -190,7 +190,7 @@ pub(crate) fn c_string(bytes: &[u8]) -> Result<CString, String> {
     CString::new(bytes).map_err(|_| "a zero byte in a path or option".to_owned())
 }
 
-/// What the loader says about its last failure.
+/// The loader's description of its last failure.
 fn loader_error() -> String {
     // SAFETY: dlerror gives null or a text that ends in a zero byte and lives until the next call in this thread.
     let text = unsafe { libc::dlerror() };
@@ -201,7 +201,7 @@ fn loader_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// The file that holds the code at `address`.
+/// The file that contains the code at `address`.
 fn file_of(address: *const c_void) -> Option<PathBuf> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `info` is a valid place for one Dl_info; any address may be asked for.
@@ -224,7 +224,7 @@ pub struct DbOptions {
 }
 
 impl DbOptions {
-    /// Puts WALs into a directory of their own.
+    /// Puts WALs into a separate directory.
     pub fn set_wal_dir(&self, dir: &Path) -> Result<(), String> {
         let dir = c_string(dir.as_os_str().as_bytes())?;
         // SAFETY: the options are live and the path ends in a zero byte; the library copies it.
@@ -232,7 +232,7 @@ impl DbOptions {
         Ok(())
     }
 
-    /// The directories of tables, with the bytes that each is meant to take.
+    /// The directories of tables, each with its target size in bytes.
     pub fn set_db_paths(&self, paths: &[(PathBuf, u64)]) -> Result<(), String> {
         let s = &self.library.symbols;
         let names =
@@ -258,7 +258,7 @@ impl Drop for DbOptions {
     }
 }
 
-/// An open database with its default column family, and how it is written and read.
+/// An open database with its default column family, and its options for writes and reads.
 pub struct Db {
     library: Arc<Library>,
     db: Obj,
@@ -274,7 +274,7 @@ unsafe impl Send for Db {}
 unsafe impl Sync for Db {}
 
 impl Db {
-    /// Opens the database at `path` with these column families, all with the same options. `default` is the first.
+    /// Opens the database at `path` with these column families, all with the same options. `default` comes first.
     pub fn open(
         options: &DbOptions,
         path: &Path,
@@ -312,7 +312,7 @@ impl Db {
         self.families.len()
     }
 
-    /// A property's text; `None` if there is no such property.
+    /// A property's text; `None` if the property does not exist.
     pub fn property(&self, family: usize, name: &str) -> Option<String> {
         let name = c_string(name.as_bytes()).ok()?;
         let cf = self.families[family];
@@ -321,7 +321,7 @@ impl Db {
         (!text.is_null()).then(|| self.library.take_text(text))
     }
 
-    /// Writes the memtable of each column family as a table and waits for it.
+    /// Flushes the memtable of each column family to a table and waits for the end.
     pub fn flush(&self) -> Result<(), String> {
         self.families.iter().try_for_each(|cf| self.flush_family(*cf))
     }
@@ -395,7 +395,7 @@ impl Db {
         out
     }
 
-    /// Looks a key up and shows its value where it lies.
+    /// Looks up a key and passes its value without copying it.
     #[inline]
     pub fn get(&self, family: usize, key: &[u8], value: &mut dyn FnMut(&[u8])) -> Result<bool, String> {
         let (s, cf) = (&self.library.symbols, self.families[family]);
@@ -430,7 +430,7 @@ impl Db {
         Batch { db: self, raw: unsafe { (self.library.symbols.writebatch_create)() } }
     }
 
-    /// Room for lookups of up to `max` keys at once.
+    /// Buffers for lookups of up to `max` keys at once.
     pub fn multi(&self) -> Multi<'_> {
         Multi {
             db: self,
@@ -496,7 +496,7 @@ impl Batch<'_> {
         unsafe { (self.db.library.symbols.writebatch_delete_cf)(self.raw, cf, key.as_ptr().cast(), key.len()) };
     }
 
-    /// Writes the batch and empties it, also after an error.
+    /// Writes the batch and empties it, even after an error.
     #[inline]
     pub fn commit(&mut self) -> Result<(), String> {
         let s = &self.db.library.symbols;
@@ -522,13 +522,13 @@ pub struct Iter<'a> {
 }
 
 impl Iter<'_> {
-    /// To the first key at or after `key`.
+    /// Moves to the first key at or after `key`.
     pub fn seek(&mut self, key: &[u8]) {
         // SAFETY: the iterator is live and the key readable for its length.
         unsafe { (self.db.library.symbols.iter_seek)(self.raw, key.as_ptr().cast(), key.len()) };
     }
 
-    /// To the first or the last key.
+    /// Moves to the first or the last key.
     pub fn seek_to_end(&mut self, last: bool) {
         let s = &self.db.library.symbols;
         let f = if last { s.iter_seek_to_last } else { s.iter_seek_to_first };
@@ -536,7 +536,7 @@ impl Iter<'_> {
         unsafe { f(self.raw) };
     }
 
-    /// To the next key, or the one before. The iterator stands on an entry.
+    /// Moves to the next or the previous key. The iterator must be on an entry.
     #[inline]
     pub fn step(&mut self, back: bool) {
         let s = &self.db.library.symbols;
@@ -545,7 +545,7 @@ impl Iter<'_> {
         unsafe { f(self.raw) };
     }
 
-    /// Key and value of the entry that it stands on.
+    /// Key and value of the current entry.
     #[inline]
     pub fn item(&self) -> Option<(&[u8], &[u8])> {
         let s = &self.db.library.symbols;
@@ -562,7 +562,7 @@ impl Iter<'_> {
         }
     }
 
-    /// The error that ended it, if one did.
+    /// The error that ended the iteration, if any.
     pub fn status(&self) -> Result<(), String> {
         // SAFETY: the iterator is live.
         self.db.library.checked(|e| unsafe { (self.db.library.symbols.iter_get_error)(self.raw, e) })
@@ -576,7 +576,7 @@ impl Drop for Iter<'_> {
     }
 }
 
-/// Lookups of many keys in one call. Keeps its lists between calls.
+/// Lookups of many keys in one call. Reuses its lists between calls.
 pub struct Multi<'a> {
     db: &'a Db,
     keys: Vec<*const c_char>,
@@ -588,8 +588,8 @@ pub struct Multi<'a> {
 }
 
 impl Multi<'_> {
-    /// Looks `keys` of the default column family up, in RocksDB's batched call or in the older one that copies: how
-    /// many are there, and the bytes of their values.
+    /// Looks up `keys` in the default column family, with RocksDB's batched call or with the older one that copies.
+    /// Returns how many exist and the bytes of their values.
     pub fn get(&mut self, keys: &[Vec<u8>], batched: bool) -> Result<(u64, u64), String> {
         let (library, n) = (&self.db.library, keys.len());
         let s = &library.symbols;

@@ -1,7 +1,8 @@
-//! A database with everything that a random history does to one.
+//! A database with all calls of a random history.
 //!
-//! Column families go by their names, snapshots and iterators by small numbers of the caller's: the database owns them
-//! all, so that none outlives it. Errors are RocksDB's own texts, which begin with the kind ("Invalid argument: ...").
+//! Column families are identified by name, snapshots and iterators by small numbers that the caller chooses. The
+//! database owns them all, so none outlives it. Errors are RocksDB's own texts, which begin with the kind ("Invalid
+//! argument: ...").
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
@@ -34,7 +35,7 @@ type GoneCallback = unsafe extern "C" fn(*mut c_void);
 /// ... and for its name.
 // SAFETY: as above.
 type NameCallback = unsafe extern "C" fn(*mut c_void) -> *const c_char;
-/// A call that changes options by two lists of texts.
+/// A call that changes options, given as two lists of texts.
 // SAFETY: the caller's: lists of so many texts that end in a zero byte.
 type SetCall = unsafe extern "C" fn(Obj, c_int, *const *const c_char, *const *const c_char, ErrOut);
 /// A call that sets a flag.
@@ -121,7 +122,7 @@ struct Newer {
     auto_prefix_mode: Option<FlagCall>,
 }
 
-/// What came of a call.
+/// The result of a call.
 pub type Outcome<T> = Result<T, String>;
 
 fn chars(bytes: &[u8]) -> *const c_char {
@@ -132,7 +133,7 @@ fn c_path(path: &Path) -> Outcome<CString> {
     c_string(path.as_os_str().as_bytes())
 }
 
-/// The name that every filter has; it goes to the OPTIONS file and nowhere else.
+/// The name of every filter; it is only written to the OPTIONS file.
 // SAFETY: it looks at no argument.
 unsafe extern "C" fn filter_name(_: *mut c_void) -> *const c_char {
     c"rockmill-rocksdb.Filter".as_ptr()
@@ -143,7 +144,7 @@ unsafe extern "C" fn filter_gone(_: *mut c_void) {
     // The state is the address of a function.
 }
 
-/// Asks a [`Filter`], whose address is the state.
+/// Calls a [`Filter`], whose address is the state.
 ///
 /// # Safety
 /// As in RocksDB's c.h: the value is readable for its length, and the last three are places to write to.
@@ -181,7 +182,7 @@ impl Library {
     /// The functions of this module.
     ///
     /// # Errors
-    /// Names the first that the library does not have.
+    /// The name of the first one that the library lacks.
     fn functions(&self) -> Outcome<&Functions> {
         let load = || self.handle().map_or(Err("any"), Functions::load);
         self.more.get_or_init(load).as_ref().map_err(|missing| format!("the library has no function {missing}"))
@@ -223,7 +224,7 @@ impl Library {
         Ok(names)
     }
 
-    /// Writes a table outside of any database. Updates are in order, range deletions first.
+    /// Writes a table outside any database. Updates must be in order, range deletions first.
     ///
     /// # Errors
     /// RocksDB's.
@@ -266,10 +267,10 @@ impl Library {
 }
 
 impl DbOptions {
-    /// Has a filter asked in compactions. It is never freed: databases may hold it as long as they like.
+    /// Sets a filter for compactions. It is never freed, because databases may keep it for any length of time.
     ///
     /// # Errors
-    /// Where the library lacks the functions of this module.
+    /// If the library lacks the functions of this module.
     pub fn set_compaction_filter(&self, filter: Filter) -> Outcome<()> {
         let f = self.library.functions()?;
         // SAFETY: the callbacks have the signatures of c.h and the state is what `filter_value` takes it for; the
@@ -282,7 +283,7 @@ impl DbOptions {
     }
 }
 
-/// An iterator with what it looks at.
+/// An iterator together with its options.
 struct Held {
     raw: Obj,
     read: Obj,
@@ -307,7 +308,8 @@ impl std::fmt::Debug for Store {
     }
 }
 
-/// What several writers share: a database and its handles, which RocksDB lets threads use at once.
+/// The state that several writers share: a database and its handles, which RocksDB allows several threads to use at
+/// once.
 #[derive(Clone, Copy)]
 struct Shared<'a>(&'a Store);
 
@@ -371,7 +373,7 @@ impl Store {
         self.families.keys().cloned().collect()
     }
 
-    /// Creates a column family, with the database's time to live where it has one.
+    /// Creates a column family, with the database's time to live if it has one.
     ///
     /// # Errors
     /// RocksDB's.
@@ -415,7 +417,7 @@ impl Store {
     /// RocksDB's.
     pub fn write(&self, how: WriteHow, ops: &[Op]) -> Outcome<()> {
         let (s, f) = (&self.library.symbols, self.functions()?);
-        // Looked up before anything is made that would have to be freed.
+        // Handles are looked up before anything is created that would have to be freed.
         let mut handles = Vec::with_capacity(ops.len());
         for op in ops {
             handles.push(match op {
@@ -455,10 +457,10 @@ impl Store {
         done
     }
 
-    /// Several threads, each with batches of its own, write at once.
+    /// Writes from several threads at once, each with its own batches.
     ///
     /// # Errors
-    /// The first of RocksDB's.
+    /// The first error of RocksDB's.
     pub fn write_together(&self, how: WriteHow, writers: &[Vec<Vec<Op>>]) -> Outcome<()> {
         let shared = Shared(self);
         std::thread::scope(|scope| {
@@ -498,7 +500,7 @@ impl Store {
         }
     }
 
-    /// Looks a key up.
+    /// Looks up a key.
     ///
     /// # Errors
     /// RocksDB's.
@@ -522,7 +524,7 @@ impl Store {
         }
     }
 
-    /// Looks keys up, at once.
+    /// Looks up several keys in one call.
     ///
     /// # Errors
     /// RocksDB's; each key has its own.
@@ -564,10 +566,10 @@ impl Store {
         Ok(out)
     }
 
-    /// Takes a snapshot under a number that is free.
+    /// Takes a snapshot under an unused number.
     ///
     /// # Errors
-    /// Where the library lacks the function.
+    /// If the library lacks the function.
     pub fn snapshot(&mut self, id: u8) -> Outcome<()> {
         let f = self.functions()?;
         // SAFETY: the database is open; the result is released below, or when the database is closed.
@@ -579,7 +581,7 @@ impl Store {
     /// Releases a snapshot.
     ///
     /// # Errors
-    /// Where the library lacks the function.
+    /// If the library lacks the function.
     pub fn release(&mut self, id: u8) -> Outcome<()> {
         if let Some(snapshot) = self.snapshots.remove(&id) {
             // SAFETY: off the list, so it is released once.
@@ -588,7 +590,7 @@ impl Store {
         Ok(())
     }
 
-    /// Opens an iterator under a number; another one there is closed.
+    /// Opens an iterator under a number; an existing one with this number is closed.
     ///
     /// # Errors
     /// RocksDB's.
@@ -614,7 +616,7 @@ impl Store {
         }
     }
 
-    /// Moves an iterator, unless it is nowhere and is to go to a neighbour; gives where it is then.
+    /// Moves an iterator and returns its new entry. An iterator that is on no entry is not moved to a neighbour.
     ///
     /// # Errors
     /// RocksDB's.
@@ -645,7 +647,7 @@ impl Store {
         }
     }
 
-    /// Flushes column families, one after the other.
+    /// Flushes column families, one after another.
     ///
     /// # Errors
     /// RocksDB's.
@@ -666,10 +668,10 @@ impl Store {
         Ok(())
     }
 
-    /// Compacts a range by hand; RocksDB's C API does not tell whether that failed.
+    /// Compacts a range manually; RocksDB's C API does not report whether that failed.
     ///
     /// # Errors
-    /// Where there is no such column family.
+    /// If there is no such column family.
     pub fn compact(&self, family: &str, from: Option<&[u8]>, to: Option<&[u8]>, how: CompactHow) -> Outcome<()> {
         let (f, cf) = (self.functions()?, self.family(family)?);
         let bound = |key: Option<&[u8]>| key.map_or((ptr::null(), 0), |key| (chars(key), key.len()));
@@ -700,7 +702,7 @@ impl Store {
         })
     }
 
-    /// Changes an option of the database; `None` where the library's C API cannot.
+    /// Changes an option of the database; `None` if the library's C API cannot.
     ///
     /// # Errors
     /// RocksDB's.
@@ -715,7 +717,7 @@ impl Store {
         Ok(Some(()))
     }
 
-    /// Takes tables made outside into a column family.
+    /// Ingests external tables into a column family.
     ///
     /// # Errors
     /// RocksDB's.
@@ -739,7 +741,7 @@ impl Store {
         done
     }
 
-    /// Hands the WAL's buffer on; and syncs.
+    /// Writes the WAL's buffer to its file; also syncs it if `sync`.
     ///
     /// # Errors
     /// RocksDB's.
@@ -755,10 +757,11 @@ impl Store {
         self.functions().map_or(0, |f| unsafe { (f.get_latest_sequence_number)(self.db) })
     }
 
-    /// The batches that WALs have since a sequence number, each with its own; and the error that ended them, if any.
+    /// The batches in WALs since a sequence number, each with its own sequence number; and the error that ended the
+    /// iteration, if any.
     ///
     /// # Errors
-    /// RocksDB's, where there is nothing to read.
+    /// RocksDB's, if there is nothing to read.
     #[allow(clippy::type_complexity)]
     pub fn updates_since(&self, sequence: u64) -> Outcome<(Vec<(u64, Vec<u8>)>, Outcome<()>)> {
         let (s, f) = (&self.library.symbols, self.functions()?);
@@ -783,7 +786,7 @@ impl Store {
         Ok((out, ended))
     }
 
-    /// A property's text; `None` if there is no such property.
+    /// A property's text; `None` if the property does not exist.
     pub fn property(&self, family: &str, name: &str) -> Option<String> {
         let (f, cf, name) = (self.functions().ok()?, self.family(family).ok()?, c_string(name.as_bytes()).ok()?);
         // SAFETY: database and handle are live and the name ends in a zero byte; the result is null or a text for us.

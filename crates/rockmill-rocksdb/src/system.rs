@@ -1,4 +1,4 @@
-//! Finds the library of this machine.
+//! Finds the RocksDB library of this machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use crate::ffi::Library;
 
-/// Folders in which a distribution may keep a library whose bare name the loader does not find.
+/// Directories in which a distribution may install a library that the loader does not find by its bare name.
 const LIBRARY_DIRS: [&str; 5] =
     ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
 
-/// Loads the library at `path`, or the machine's own.
+/// Loads the library at `path`, or else the installed one.
 ///
 /// # Errors
-/// Why there is none to load.
+/// Why no library could be loaded.
 pub fn find(path: Option<&Path>) -> Result<Arc<Library>, String> {
     match path {
         Some(path) => Library::load(path).map_err(|e| format!("{}: {e}", path.display())),
@@ -21,16 +21,16 @@ pub fn find(path: Option<&Path>) -> Result<Arc<Library>, String> {
     }
 }
 
-/// Loads the machine's own library.
+/// Loads the installed library.
 ///
 /// # Errors
-/// Why there is none to load.
+/// Why no library could be loaded.
 pub fn load_system() -> Result<Arc<Library>, String> {
     let first = match Library::load(Path::new("librocksdb.so")) {
         Ok(library) => return Ok(library),
         Err(e) => e,
     };
-    // Without the -dev package there is no librocksdb.so, only names with a version behind.
+    // Without the -dev package there is no librocksdb.so, only names with a version at the end.
     let mut found: Vec<PathBuf> = LIBRARY_DIRS
         .iter()
         .filter_map(|dir| fs::read_dir(dir).ok())

@@ -1,20 +1,20 @@
-//! What the calls of [`crate::store`] take.
+//! The parameters of the calls of [`crate::store`].
 
-/// What becomes of a value in a compaction.
+/// A compaction filter's decision about a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     /// It stays.
     All,
     /// It goes.
     Nothing,
-    /// What comes after so many of its bytes stays.
+    /// The value without this many bytes at its start remains.
     After(usize),
 }
 
-/// A compaction filter: says what becomes of a value.
+/// A compaction filter: decides about a value.
 pub type Filter = fn(value: &[u8]) -> Kept;
 
-/// An update. Column families go by their names.
+/// An update. Column families are identified by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     /// A new value.
@@ -25,9 +25,9 @@ pub enum Op {
     Delete(String, Vec<u8>),
     /// Deletes a key that was put once.
     SingleDelete(String, Vec<u8>),
-    /// Deletes from the one key to before the other.
+    /// Deletes the keys from the first (inclusive) to the second (exclusive).
     DeleteRange(String, Vec<u8>, Vec<u8>),
-    /// Goes into the WAL and is no data.
+    /// Is written to the WAL and is not data.
     LogData(Vec<u8>),
 }
 
@@ -41,20 +41,20 @@ pub struct WriteHow {
     pub low_pri: bool,
 }
 
-/// How an iterator looks, or a lookup.
+/// Options of an iterator or of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Look {
-    /// The number of a snapshot; none for the present.
+    /// The number of a snapshot; `None` for the current state.
     pub snapshot: Option<u8>,
-    /// Nothing before this key.
+    /// Lower bound: no key before this one.
     pub lower: Option<Vec<u8>>,
-    /// Nothing from this key on.
+    /// Upper bound: no key at or after this one.
     pub upper: Option<Vec<u8>>,
-    /// In the order of all keys, whatever filters know of prefixes.
+    /// Use the order of all keys, regardless of prefix filters.
     pub total_order: bool,
     /// Only keys with the prefix of the seek's target.
     pub same_prefix: bool,
-    /// Filters are asked where that changes nothing; total order where the library has no such mode.
+    /// Use filters if that does not change the result; total order if the library has no such mode.
     pub auto_prefix: bool,
     /// Bytes read ahead.
     pub readahead: usize,
@@ -77,20 +77,20 @@ pub enum Go {
 pub enum Open {
     /// As usual.
     Plain,
-    /// With a time to live of so many seconds.
+    /// With a time to live of this many seconds.
     Ttl(i32),
     /// For reading only.
     ReadOnly,
 }
 
-/// How a range is compacted by hand.
+/// How a range is compacted manually.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompactHow {
-    /// RocksDB's number for the deepest level: 0 leaves it, 1 rewrites it where there is a filter, 2 rewrites it, 3
-    /// does so with what this call has not made.
+    /// RocksDB's number for the deepest level: 0 skips it, 1 rewrites it if there is a filter, 2 rewrites it, 3
+    /// rewrites what this call has not written itself.
     pub bottommost: u8,
-    /// No other compaction runs meanwhile.
+    /// No other compaction runs at the same time.
     pub exclusive: bool,
-    /// The output goes to the first level that can take it.
+    /// The output goes to the first level that can hold it.
     pub change_level: bool,
 }

@@ -1,5 +1,5 @@
-//! How evenly compaction threads were busy, over time and over levels: strategies side by side, as the figures 7, 8 and
-//! 9 of the paper on DF-compaction show them.
+//! How evenly compaction threads were busy, over time and over levels, for several strategies side by side (figures 7,
+//! 8 and 9 of the paper on DF-compaction).
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::report::{Report, round};
 
-/// Part of the time that at most 0, 1, 2 and so on compaction threads were busy.
+/// Fraction of the time in which at most 0, 1, 2, … compaction threads were busy.
 pub fn at_most(report: &Report) -> Vec<f64> {
     let mut sum = 0.0;
     let parts = report.busy_share.iter().map(|share| {
@@ -17,7 +17,7 @@ pub fn at_most(report: &Report) -> Vec<f64> {
     parts.collect()
 }
 
-/// Levels that some of these had compactions from.
+/// Levels from which any of these runs had compactions.
 pub fn levels(reports: &[&Report]) -> Vec<usize> {
     let most = reports.iter().map(|r| r.busy.len()).max().unwrap_or(0);
     (0..most).filter(|&l| reports.iter().any(|r| r.busy.get(l).is_some_and(|b| *b > 0.0))).collect()
@@ -28,7 +28,7 @@ pub(crate) const TITLE: usize = 31;
 /// Columns of each strategy, after a space.
 pub(crate) const CELL: usize = 15;
 
-/// For people, with a column for each strategy.
+/// As readable text, with a column for each strategy.
 pub fn to_text(reports: &[&Report]) -> String {
     let mut out = String::new();
     let Some(threads) = reports.iter().map(|r| r.settings.threads).max() else { return out };
@@ -47,7 +47,7 @@ pub fn to_text(reports: &[&Report]) -> String {
     row("levels at once", &|r| format!("{:.2}", r.levels_at_once));
     row("more than 3/4 busy, % of time", &|r| format!("{:.1}", r.busy_over(r.most_threads()) * 100.0));
     let parts: Vec<Vec<f64>> = reports.iter().map(|r| at_most(r)).collect();
-    // Behind the most that any had nothing changes.
+    // Nothing changes beyond the largest number of threads.
     let all = |n: usize| parts.iter().all(|p| p.get(n).is_none_or(|part| *part >= 0.999_95));
     let end = (0..=threads).find(|n| all(*n)).unwrap_or(threads);
     for n in 0..=end {
@@ -85,7 +85,7 @@ mod tests {
         run(&s).unwrap()
     }
 
-    /// Means, deviations and parts of the time say the same: each can be computed from the others.
+    /// Means, deviations and fractions of time are consistent: each can be computed from the others.
     #[test]
     fn figures_of_busy_threads_agree() {
         let (leveled, df) = (of("leveled"), of("df-leveled"));
@@ -94,11 +94,11 @@ mod tests {
             assert_eq!(parts.len(), 9);
             assert!(parts.windows(2).all(|p| p[0] <= p[1]) && (parts[8] - 1.0).abs() < 1e-9, "{parts:?}");
             assert!((r.busy_over(3) - (1.0 - parts[3])).abs() < 1e-9);
-            // A mean is the sum of what is left of one behind each number of threads.
+            // The mean is the sum, over all numbers of threads, of the fraction of time in which more threads were
+            // busy.
             let mean: f64 = parts.iter().map(|p| 1.0 - p).sum();
             assert!((mean - r.parallelism()).abs() < 1e-6, "{mean} {}", r.parallelism());
-            // Where levels had nothing to do with each other their variances would add up; at most it is the sum of the
-            // deviations.
+            // If levels were independent, their variances would add up. At most, the deviations add up.
             assert!(r.parallelism_spread() <= r.busy_spread.iter().sum::<f64>() + 1e-9);
             assert!(r.levels_at_once <= r.jobs_at_once + 1e-9 && r.levels_at_once > 0.0);
             let written: f64 = r.written.iter().map(|w| w.new_runs + w.base + w.own).sum();

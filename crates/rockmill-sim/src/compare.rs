@@ -1,9 +1,8 @@
-//! Compares a strategy with the same strategy with DF-compaction, by one rule for both.
+//! Compares a strategy with and without DF-compaction, with the same rule for splitting jobs.
 //!
-//! In the store DF-compaction splits jobs over idle threads, and other strategies do not. Without further measures the
-//! two would thus be compared with different rules: part of what DF-compaction gains would come from splitting. So both
-//! are run twice: with no job split, which shows what DF-compaction alone gains, and with the jobs of both split by its
-//! rule.
+//! In the store, DF-compaction splits jobs over idle threads, and other strategies do not. A direct comparison would
+//! use different rules: part of DF-compaction's gain would come from splitting. So both are run twice: without
+//! splitting, which shows the gain of DF-compaction alone, and with the jobs of both split by its rule.
 //!
 //! [`AllStrategies`] does the same with the six strategies of the paper on DF-compaction side by side.
 
@@ -37,7 +36,7 @@ impl Comparison {
     /// Runs the strategy of `settings` without and with DF-compaction, whichever of the two it names.
     ///
     /// # Errors
-    /// Settings that make no sense, or a strategy that DF-compaction has nothing to do with.
+    /// The settings are invalid, or the strategy has no DF-compaction variant.
     pub fn run(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Result<Self, SettingsError> {
         let Some((plain, df)) = Self::pair(&settings.strategy) else {
             let what = "there is no DF-compaction of it to compare with; there is of leveled and of tiered";
@@ -54,7 +53,7 @@ impl Comparison {
         Ok(Self { runs })
     }
 
-    /// For programs: by rule both reports, and the ratios of their figures.
+    /// As JSON: for each rule, both reports and the ratios of their figures.
     pub fn to_json(&self) -> Value {
         let mut all = serde_json::Map::new();
         for (split, plain, df) in &self.runs {
@@ -124,12 +123,12 @@ fn heading(split: Split) -> String {
     words.to_owned()
 }
 
-/// What the two rules are, for people.
+/// A readable description of the two rules.
 fn rule(split: Split, sides: &str) -> String {
     if split == Split::Never { "no job is split".to_owned() } else { format!("jobs of {sides} over idle threads") }
 }
 
-/// The six strategies of the paper on DF-compaction, by the two rules.
+/// The six strategies of the paper on DF-compaction, with both rules.
 #[derive(Debug, Clone)]
 pub struct AllStrategies {
     /// The rule, and a report for each of [`AllStrategies::NAMES`].
@@ -137,14 +136,14 @@ pub struct AllStrategies {
 }
 
 impl AllStrategies {
-    /// In the order of their columns: for each kind of tree the classic strategy, RocksDB's, and DF-compaction.
+    /// In the order of the columns: for each kind of tree, the classic strategy, RocksDB's, and DF-compaction.
     pub const NAMES: [&'static str; 6] =
         ["classic-leveled", "leveled", "df-leveled", "classic-tiered", "tiered", "df-tiered"];
 
     /// Runs them all; the strategy of `settings` does not matter.
     ///
     /// # Errors
-    /// Settings that make no sense.
+    /// The settings are invalid.
     pub fn run(settings: &Settings, mut tell: impl FnMut(f64, f64)) -> Result<Self, SettingsError> {
         let mut runs = Vec::new();
         for split in [Split::Never, Split::Idle] {
@@ -158,7 +157,7 @@ impl AllStrategies {
         Ok(Self { runs })
     }
 
-    /// For programs: by rule the report of each strategy.
+    /// As JSON: for each rule, the report of each strategy.
     pub fn to_json(&self) -> Value {
         let of = |reports: &[Report]| -> serde_json::Map<String, Value> {
             reports.iter().map(|r| (r.settings.strategy.clone(), r.to_json())).collect()
@@ -191,7 +190,7 @@ impl AllStrategies {
         self.to_text_within(usize::MAX)
     }
 
-    /// The same with so many strategies in a row as `columns` have room for, but at least one.
+    /// The same with as many strategies side by side as fit into `columns`, but at least one.
     pub fn to_text_within(&self, columns: usize) -> String {
         let mut out = String::new();
         if let Some(first) = self.runs.first().and_then(|(_, reports)| reports.first()) {
@@ -260,15 +259,15 @@ fn figures(r: &Report) -> impl Iterator<Item = &'static Figure> + use<> {
     FIGURES.iter().filter(move |f| f.name != SETTLED || settled)
 }
 
-/// The one that only a run has which goes on after the last write.
+/// The figure that only runs that continue after the last write have.
 const SETTLED: &str = "settled";
 
-/// What limited a run most, and in how many percent of the time.
+/// The main limit of a run, and its percentage of the time.
 fn most(r: &Report) -> String {
     r.limits.largest().first().map_or_else(String::new, |(l, part)| format!("{} {:.0} %", l.name(), part * 100.0))
 }
 
-/// 0 where the run ended with the last write.
+/// 0 if the run ended with the last write.
 fn settled(r: &Report) -> f64 {
     r.settled.as_ref().map_or(0.0, |s| s.write_amplification)
 }

@@ -1,8 +1,8 @@
-//! From event to event, in virtual time.
+//! The event loop, in virtual time.
 //!
-//! Between two events every rate is constant: writers fill the memtable, jobs make progress. An event is a full
-//! memtable, a flush or a compaction that ends, or the end of the run. After one that changes the tree, jobs are
-//! picked while there are threads for them, and the writers' pressure is computed anew, both by the store's own code.
+//! Between two events every rate is constant: writers fill the memtable, jobs make progress. Events are: a memtable is
+//! full, a flush or a compaction ends, the run ends. After an event that changes the tree, jobs are picked while
+//! threads are free, and the pressure on writers is recomputed, both with the store's own code.
 
 use std::sync::Arc;
 
@@ -25,39 +25,39 @@ use crate::settings::{Settings, SettingsError, Split, Workload};
 use crate::share::{Capacity, Cost, divide};
 use crate::tree::{EPOCH_SECONDS, Tree};
 
-/// A memtable holds, beside an entry, so many bytes for it.
+/// Overhead of an entry in a memtable, in bytes.
 const MEMTABLE_OVERHEAD: f64 = 40.0;
-/// Where less than one part in so many of a memtable is left over, it is taken to be full.
+/// If the unused fraction of a memtable is less than one over this, the memtable is treated as completely filled.
 const LEFT_OVER_PART: usize = 64;
-/// How much longer or shorter than computed a job may take, so that jobs do not go in step for ever.
+/// Random variation of a job's duration, so that jobs do not stay synchronized.
 const JITTER: f64 = 0.05;
-/// While writers are delayed the rate changes with time: it is looked at so often, in seconds.
+/// While writers are delayed, the rate changes with time: it is recomputed at this interval, in seconds.
 const CONTROL_STEP: f64 = 0.1;
 
-/// Everything is written from this part of it on.
+/// Fraction of the work from which on it counts as done.
 const DONE: f64 = 0.999_999_999;
 
-/// After the last write nothing is put off any more once no job has ended for so many seconds.
+/// After the last write, no job is deferred any more once no job has ended for this many seconds.
 const REST_SECONDS: f64 = 2.0;
 
-/// Where nothing is to be done, it is looked for again so often, in seconds: tables grow old.
+/// If there is nothing to do, work is searched for again at this interval, in seconds, because tables age.
 const LOOK_EVERY: f64 = 60.0;
 
-/// An index merge has so many threads.
+/// Threads of an index merge.
 const INDEX_MERGE_THREADS: usize = 2;
-/// With so many compaction threads there is a second flush thread, which merges index tables while the first flushes
-/// (`max_background_jobs`: a quarter of them flush).
+/// From this many compaction threads on, there is a second flush thread, which merges index tables while the first one
+/// flushes (`max_background_jobs`: a quarter of them flush).
 const TWO_FLUSH_THREADS: usize = 6;
 
 /// A job that runs.
 struct Job {
-    /// `None`: a flush, or an index merge.
+    /// `None` for a flush or an index merge.
     compaction: Option<Compaction>,
     outputs: Vec<Output>,
     cost: Cost,
-    /// Of the whole, what is left to do.
+    /// Remaining fraction of the work.
     left: f64,
-    /// Most of the whole that can be done in a second.
+    /// Largest fraction of the work that can be done in a second.
     speed: f64,
     parts: usize,
     end: End,
@@ -97,7 +97,7 @@ struct Engine<'s> {
     tree: Tree,
     keys: KeySpace,
     cursors: RunningCompactions,
-    /// What is done and waits for its turn.
+    /// Finished jobs that wait to commit.
     commits: CommitQueue<Pending>,
     jobs: Vec<Job>,
     /// Full memtables or index tables.
@@ -111,17 +111,17 @@ struct Engine<'s> {
     rng: fastrand::Rng,
     record: Recorder,
     control: RateControl,
-    /// RocksDB's write control in the place of the store's, and whether something changed since it looked.
+    /// RocksDB's write control instead of the store's, and whether something has changed since it was last evaluated.
     peer: Option<PeerControl>,
     changed: bool,
     bound: FlushBound,
     lull: Lull,
     /// When the last job ended.
     job_ended: f64,
-    /// Nothing was found for an idle thread: when, whether few bytes counted more than many jobs, and whether writers
-    /// were at work. Until something changes that is so.
+    /// The last time that no job was found for an idle thread, whether writing few bytes mattered more than many jobs,
+    /// and whether writers were active. It is valid until something changes.
     found_nothing: Option<(f64, bool, bool)>,
-    /// What jobs that run have for a version, so that the tree's can be changed in place.
+    /// A placeholder version for running jobs, so that the tree's own version can be changed in place.
     no_version: Arc<Version>,
     flush_pace: FlushPace,
 }
@@ -129,12 +129,12 @@ struct Engine<'s> {
 /// Runs a simulation to its end.
 ///
 /// # Errors
-/// Settings that make no sense; see [`Settings::complete`].
+/// The settings are invalid; see [`Settings::complete`].
 pub fn run(settings: &Settings) -> Result<Report, SettingsError> {
     run_telling(settings, |_, _| {})
 }
 
-/// Runs a simulation to its end, and tells now and then how many bytes of how many are written.
+/// Runs a simulation to its end, and regularly reports how many of the bytes are written.
 ///
 /// # Errors
 /// As [`run`].
@@ -189,19 +189,19 @@ impl Engine<'_> {
         if let Some(fast) = self.index() {
             return fast.table_writes(self.s);
         }
-        // Of large ones it is too little to matter.
+        // For large memtables it is negligible.
         let all = self.options.write_buffer_size;
         let left_over = Some(memtable_left_over(self.options)).filter(|n| *n >= all / LEFT_OVER_PART).unwrap_or(0);
         let filled = all.saturating_sub(left_over);
         (filled as f64 / (self.s.entry_bytes() + MEMTABLE_OVERHEAD)).max(1.0)
     }
 
-    /// The fast device, where index tables point to it.
+    /// The fast device, if index tables point to it.
     fn index(&self) -> Option<&Fast> {
         self.s.fast.as_ref().filter(|f| f.front == Front::Index)
     }
 
-    /// Tables in a path of the options are on the fast device.
+    /// True if tables in this path of the options are on the fast device.
     fn on_fast(&self, path: u32) -> bool {
         self.s.fast.as_ref().is_some_and(|f| f.holds(path))
     }
@@ -220,7 +220,7 @@ impl Engine<'_> {
         self.cursors.set_level_factor(self.full.level_factor());
         let mut scores = self.cursors.level_scores(&self.tree.version, self.options);
         loop {
-            // Before anything begins, as in the store. What begins is no reason to change it again.
+            // Before any job begins, as in the store. A job that begins is no reason to change it again.
             if self.index().is_some() && self.obey_schedule(self.orders(&scores)) {
                 self.cursors.set_level_factor(self.full.level_factor());
                 scores = self.cursors.level_scores(&self.tree.version, self.options);
@@ -250,7 +250,7 @@ impl Engine<'_> {
             let (tree, wanted) = (allowed, wish);
             self.flush_pace.wrote(wish, 1.0);
             let allowed = tree.min(self.allowance(memtable));
-            // Part of the time that writers sleep.
+            // Fraction of the time in which writers sleep.
             let delayed = if stop.is_none() { (1.0 - allowed / wish).max(0.0) } else { 0.0 };
             wish = wish.min(allowed);
             let done = self.written >= target * DONE;
@@ -293,7 +293,7 @@ impl Engine<'_> {
                 }
             }
             if done && !step.is_finite() {
-                // Nothing runs. What is put off until writers rest is still to come.
+                // Nothing runs. Jobs that are deferred until writers are idle are still to come.
                 if self.now >= self.job_ended.max(self.lull.rests_from()) + REST_SECONDS {
                     break;
                 }
@@ -378,7 +378,7 @@ impl Engine<'_> {
         decide(std::iter::once(now), StoreNow { at: self.now, logs, failed: false, without_merging: false })
     }
 
-    /// Index tables are merged and flushed as ordered from now on. True if that is new.
+    /// Applies the orders for merging and flushing index tables. True if they have changed.
     fn obey_schedule(&mut self, orders: Orders) -> bool {
         let mut changed = false;
         for OneSchedule { schedule, change, .. } in orders.schedules {
@@ -399,8 +399,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Writes with which the active table is sealed: when it is full, or when the logs are half as large as they may
-    /// be and no flush is about to change that.
+    /// Number of writes at which the active table is sealed: when it is full, or when the logs reach half of their
+    /// limit and no flush is about to change that.
     fn sealed_at(&self, memtable: f64) -> f64 {
         if self.index().is_none() || self.flushing() {
             return memtable;
@@ -409,7 +409,7 @@ impl Engine<'_> {
         memtable.min((logs.newest_to_flush() as f64 / Fast::log_bytes(self.s)).max(1.0))
     }
 
-    /// Says what was used for `step` seconds, where there is a fast device.
+    /// Records the usage over `step` seconds, if there is a fast device.
     fn use_fast(&mut self, step: f64, wishes: &[(f64, Cost)], rates: &[f64]) {
         let (Some(mut report), Some(fast)) = (self.fast.take(), &self.s.fast) else { return };
         let (mut used, mut written, mut read) = (Use::default(), [0.0; 2], [0.0; 2]);
@@ -434,7 +434,8 @@ impl Engine<'_> {
             part(read[0], written[0], [fast.read, fast.write, fast.read + fast.write]),
             part(read[1], written[1], [s.device_read, s.device_write, s.device_total]),
         ];
-        // What is in no table is in the log, and what jobs on the fast device write is there beside what they read.
+        // Data that is in no table is in the log. Outputs of jobs on the fast device exist there in addition to their
+        // inputs.
         let logs = (self.filled + self.full.writes()) * Fast::log_bytes(s);
         let levels = self.tree.version.levels.iter().take(2).flat_map(|level| level.iter());
         let levels: u64 = levels.filter(|f| fast.holds(f.entry.path_id)).map(|f| f.size()).sum();
@@ -449,7 +450,7 @@ impl Engine<'_> {
         self.fast = Some(report);
     }
 
-    /// Writes a second so that memtables are full when the flush in flight ends; without bound when none is.
+    /// Writes per second with which memtables are full when the flush in flight ends; infinite if there is none.
     fn allowance(&self, memtable: f64) -> f64 {
         if self.peer.is_some() {
             return f64::INFINITY;
@@ -469,7 +470,7 @@ impl Engine<'_> {
         allowance(std::iter::once(now), self.now, false).rate
     }
 
-    /// Writers wait for flushes: few bytes count more than many jobs.
+    /// True if writers wait for flushes: writing few bytes then matters more than many jobs.
     fn is_flush_bound(&self) -> bool {
         let at_work = !self.jobs.is_empty() || !self.full.tables.is_empty();
         is_flush_bound(self.bound.waits(self.now), at_work)
@@ -483,7 +484,7 @@ impl Engine<'_> {
         self.full.seal(extent, writes, writes / memtable, self.index().cloned().as_ref());
     }
 
-    /// Starts what can be started. False where nothing has changed since the last time, and nothing was found then.
+    /// Starts all jobs that can be started. False if nothing was found last time and nothing has changed since.
     fn start_jobs(&mut self) -> bool {
         let due = self.full.due(self.filled, self.s);
         if due > 0 {
@@ -539,7 +540,7 @@ impl Engine<'_> {
         true
     }
 
-    /// Begins a flush of so many of the oldest full tables; an index merge of them ends.
+    /// Begins a flush of this many of the oldest full tables; an index merge of any of them ends.
     fn begin_flush(&mut self, tables: usize) {
         self.full.take(tables);
         self.jobs.retain(|j| !matches!(j.end, End::Index));
@@ -556,7 +557,7 @@ impl Engine<'_> {
         self.add_job(None, vec![Output::whole(extent)], cost, 1, End::Flush);
     }
 
-    /// So many bytes written into a path.
+    /// The cost of writing this many bytes into a path.
     fn written_to(&self, path: u32, bytes: f64) -> Cost {
         match self.on_fast(path) {
             true => Cost { fast_write: bytes, ..Cost::default() },
@@ -626,7 +627,7 @@ impl Engine<'_> {
         self.add_job(Some(c), outputs, cost, parts.clamp(1, most), end);
     }
 
-    /// Bytes of the own file of a table to be written.
+    /// Bytes of a new table's own file.
     fn own_bytes(&self, table: &Output) -> f64 {
         match &self.tree.files {
             Some(files) => files.own_bytes(table),
@@ -634,7 +635,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What the functions of tables of so many keys take.
+    /// CPU time for the functions of tables with this many keys.
     fn function_ns(&self, keys: f64) -> f64 {
         if self.tree.files.is_some() { keys * FUNCTION_NS } else { 0.0 }
     }
@@ -647,7 +648,7 @@ impl Engine<'_> {
         below.sort_unstable();
         below.dedup();
         let target = c.output_file_size_target;
-        // As in the store (`compaction/output.rs`): a table that has become too large gives two halves.
+        // As in the store (`compaction/output.rs`): a table that has become too large is split in two.
         let base = |b: &Base| match b.begin() {
             (begin, size) if size > target.saturating_add(target / 2) => (begin, entries((size / 2).max(target))),
             (begin, _) => (begin, entries(target.saturating_mul(2))),
@@ -680,7 +681,7 @@ impl Engine<'_> {
                 times.iter().sum::<f64>() + reads * s.device_latency
             }
         };
-        // The last table of each part, the directory and the MANIFEST are waited for.
+        // Includes the syncs of the last table of each part, of the directory and of the MANIFEST.
         let seconds = match end {
             End::Index => seconds / parts as f64 + 1e-6,
             _ => (seconds / parts as f64).max(s.device_latency) + 3.0 * s.device_sync + 1e-6,
@@ -688,7 +689,7 @@ impl Engine<'_> {
         self.jobs.push(Job { compaction, outputs, cost, left: 1.0, speed: 1.0 / seconds, parts, end });
     }
 
-    /// Makes live what is done and need not wait.
+    /// Commits finished jobs that need not wait.
     fn commit(&mut self) {
         while let Some(step) = self.commits.turn() {
             match step {

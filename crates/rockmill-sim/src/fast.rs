@@ -1,8 +1,8 @@
-//! A fast device in front of the slow one, and what is on it.
+//! A fast device in front of the slow one, and the data on it.
 //!
-//! Either logs whose values index tables point to (docs/hybrid.md), or the WAL and the tables of L0 and L1, as a
-//! RocksDB with `db_paths` and `wal_dir` has it; these with the store's write control or with RocksDB's
-//! ([`crate::peer`]). All have the same strategies, and the same costs of CPU time.
+//! It has either logs with the values that index tables point to (docs/hybrid.md), or the WAL and the tables of L0 and
+//! L1, like a RocksDB with `db_paths` and `wal_dir`. The latter is simulated with the store's write control or with
+//! RocksDB's ([`crate::peer`]). Strategies and CPU costs are the same for all.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -21,24 +21,24 @@ use crate::settings::{Settings, SettingsError};
 
 /// Bytes of a log record that are not key and value: headers of record and batch, lengths.
 const RECORD_OVERHEAD: f64 = 24.0;
-/// Bytes of an index table's entry beside the key, and of an address in it.
+/// Bytes of an index table's entry in addition to the key, and of an address in it.
 const ENTRY_OVERHEAD: f64 = 40.0;
 const ADDRESS: f64 = 15.0;
-/// The fewest bytes of a fast device: memtables and index tables are parts of it.
+/// Smallest size of a fast device in bytes: memtables and index tables are sized as fractions of it.
 const CAPACITY_MIN: u64 = 16 << 20;
-/// Where L1 is on the fast device: its part of that. A job from L0 rewrites all of L1, both are there until it ends,
-/// and L1 grows beyond its target meanwhile. Simulated, with what may wait as below, in 320 runs (both fronts, 1 to
-/// 100 GB, 2 to 20 cores, a SATA SSD and a disk): up to 0.96 of the fast bytes are used. With twice what may wait it is
-/// 1.15 times, with a sixth instead 1.03 times and as much throughput; with half of the device and six times what may
-/// wait, as `scripts/bench_hybrid` has it, 2.6 times.
+/// If L1 is on the fast device, its target size is the device's size divided by this. A job from L0 rewrites all of L1;
+/// both versions exist until it ends, and L1 grows beyond its target meanwhile. Simulated with `WAITING` as below in
+/// 320 runs (both fronts, 1 to 100 GB, 2 to 20 cores, a SATA SSD and a disk): up to 0.96 of the fast bytes are used.
+/// With twice `WAITING` it is 1.15 times the fast bytes; with a sixth instead of a fifth, 1.03 times, with the same
+/// throughput; with half of the device and six times `WAITING`, as in `scripts/bench_hybrid`, 2.6 times.
 const L1_PART: u64 = 5;
-/// So many times the fast bytes may wait for compaction before writers stop, and half of it before they are slowed.
+/// Pending compaction bytes at which writers stop, as a multiple of the fast bytes; at half of it they are slowed down.
 const WAITING: u64 = 1;
 
 /// What is on the fast device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Front {
-    /// Logs, which hold the values of index tables.
+    /// Logs with the values of index tables.
     Index,
     /// The WAL, L0 and L1, with the store's write control.
     Plain,
@@ -66,17 +66,17 @@ pub struct Fast {
     pub read: f64,
     /// Bytes per second that it writes.
     pub write: f64,
-    /// Bytes of logs at most; L0, L1 and the WAL are sized for it.
+    /// Most bytes of logs; or the size for which L0, L1 and the WAL are configured.
     pub capacity: u64,
     /// Bytes of memory of an index table (`max_index_size`).
     pub index_size: usize,
     /// When index tables are merged and flushed.
     pub triggers: Triggers,
-    /// Values of up to so many bytes are in the index table (`index_inline_size`).
+    /// Values of up to this many bytes are stored in the index table (`index_inline_size`).
     pub inline_max: u64,
-    /// CPU nanoseconds of an index merge for each entry that goes in.
+    /// CPU nanoseconds of an index merge per input entry.
     pub merge_ns: f64,
-    /// CPU nanoseconds of a flush for each value that it reads from a log, beside those of any flush.
+    /// CPU nanoseconds of a flush per value that it reads from a log, in addition to those of any flush.
     pub read_value_ns: f64,
 }
 
@@ -97,10 +97,10 @@ impl Default for Fast {
 }
 
 impl Fast {
-    /// Refuses what makes no sense.
+    /// Refuses invalid settings.
     ///
     /// # Errors
-    /// The first such setting.
+    /// The first invalid setting.
     pub fn check(&self, s: &Settings) -> Result<(), SettingsError> {
         let bad = |what: String| Err(SettingsError(what));
         for (name, v) in [("fast read", self.read), ("fast write", self.write)] {
@@ -141,7 +141,7 @@ impl Fast {
         s.value_bytes <= self.inline_max
     }
 
-    /// CPU nanoseconds and bytes of the logs that a flush of so many entries needs.
+    /// CPU nanoseconds, and bytes read from logs, of a flush of this many entries.
     pub(crate) fn flush(&self, entries: f64, s: &Settings) -> (f64, f64) {
         match self.front == Front::Index && !self.keeps_inline(s) {
             true => (entries * self.read_value_ns, entries * s.value_bytes as f64),
@@ -149,7 +149,8 @@ impl Fast {
         }
     }
 
-    /// True where the tables in a path of the options are on the fast device: in the first, which has L0 and L1.
+    /// True if the tables in this path of the options are on the fast device: those in the first path, which has L0 and
+    /// L1.
     pub(crate) fn holds(&self, path: u32) -> bool {
         self.front != Front::Index && path == 0
     }
@@ -159,17 +160,17 @@ impl Fast {
 #[derive(Debug, Clone)]
 pub(crate) struct Full {
     pub extent: Extent,
-    /// Writes that it took, those included that newer ones replace.
+    /// Writes that it received, including those that newer ones replaced.
     pub writes: f64,
-    /// Bytes of memory; of index tables only.
+    /// Bytes of memory; only for index tables.
     memory: f64,
     tier: u32,
 }
 
-/// Full memtables, oldest first, and when something is done with them.
+/// Full memtables, oldest first, and the rules for merging and flushing them.
 pub(crate) struct FullTables {
     pub tables: VecDeque<Full>,
-    /// So many of the oldest are being flushed.
+    /// How many of the oldest are being flushed.
     pub taken: usize,
     /// These are being merged.
     merging: Option<Range<usize>>,
@@ -183,7 +184,7 @@ impl FullTables {
         Self { tables: VecDeque::new(), taken: 0, merging: None, schedule }
     }
 
-    /// One is full, with that part of the writes that it takes.
+    /// Adds a full memtable, with `part` of the writes that fit into it.
     pub fn seal(&mut self, extent: Extent, writes: f64, part: f64, fast: Option<&Fast>) {
         let memory = fast.map_or(0.0, |f| f.index_size as f64 * part);
         self.tables.push_back(Full { extent, writes, memory, tier: 0 });
@@ -197,45 +198,45 @@ impl FullTables {
         self.tables.iter().map(|t| t.writes).sum()
     }
 
-    /// When index tables are merged and flushed, and what waits; none of those that hold values. `filled`: writes in
-    /// the table that is filled.
+    /// The schedule of index tables, and the lengths of its queues; `None` for memtables with values. `filled`: writes
+    /// in the active table.
     pub fn schedule(&self, filled: f64, s: &Settings) -> Option<(IndexSchedule, IndexQueues)> {
         let schedule = self.schedule?;
         let merge = self.rows().iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-        // Logs that only the table that is filled needs are nothing that flushes are behind with.
+        // Logs that only the active table needs do not mean that flushes are behind.
         let logs = if self.tables.is_empty() { LogsNow::UNBOUNDED } else { self.logs(filled, s) };
         let room = self.room(filled, logs, s);
         Some((schedule, IndexQueues { merge, flush_bytes: self.memory() as u64, room, behind: false }))
     }
 
-    /// They are merged and flushed by this from now on.
+    /// Uses this schedule from now on.
     pub fn set_schedule(&mut self, schedule: IndexSchedule) {
         self.schedule = Some(schedule);
     }
 
-    /// When something is done with full tables; 0 and 0 of those that hold values.
+    /// The triggers for merging and flushing full tables; 0 and 0 for memtables with values.
     pub fn triggers(&self) -> Triggers {
         self.schedule.map_or_else(Triggers::default, |s| s.now())
     }
 
-    /// The part that is left of what bounds the memory of index tables, or of the logs; as the store counts it.
+    /// The remaining fraction of the limit of index tables' memory or of the logs, as the store counts it.
     fn room(&self, filled: f64, logs: LogsNow, s: &Settings) -> f64 {
         let Some(fast) = s.fast.as_ref().filter(|_| self.schedule.is_some()) else { return 1.0 };
         let memory = self.memory() + filled / fast.table_writes(s) * fast.index_size as f64;
         logs.room_part(memory, fast.triggers.memory_max(fast.index_size))
     }
 
-    /// How much of the pace of flushes writers feel.
+    /// How strongly the pace of flushes applies to writers.
     pub fn pressure(&self, filled: f64, s: &Settings, now: f64) -> f64 {
         self.schedule.map_or(1.0, |schedule| schedule.pressure(self.room(filled, self.logs(filled, s), s), now))
     }
 
-    /// How many times what the options say levels may hold.
+    /// The factor by which levels may exceed the sizes in the options.
     pub fn level_factor(&self) -> u64 {
         self.schedule.map_or(1, |schedule| schedule.level_factor())
     }
 
-    /// How many are full, and may be.
+    /// The number of full memtables, and its limit.
     pub fn full_memtables(&self, s: &Settings) -> FullMemtables {
         match s.fast.as_ref().filter(|_| self.schedule.is_some()) {
             Some(f) => {
@@ -246,20 +247,20 @@ impl FullTables {
         }
     }
 
-    /// Bytes of the logs, with so many writes in the table that is filled.
+    /// Bytes of the logs, with this many writes in the active table.
     pub fn logs(&self, filled: f64, s: &Settings) -> LogsNow {
         let Some(fast) = s.fast.as_ref().filter(|_| self.schedule.is_some()) else { return LogsNow::UNBOUNDED };
         let bytes = |writes: f64| (writes * Fast::log_bytes(s)) as u64;
         LogsNow { newest: bytes(filled), others: bytes(self.writes()), capacity: fast.capacity }
     }
 
-    /// What waits for a flush. Logs ask for one when they are half full, and a memtable with values is flushed alone.
+    /// The queue for flushes. Logs request a flush when they are half full; a memtable with values is flushed alone.
     pub fn flush_queue(&self, filled: f64, s: &Settings) -> FlushQueue {
         let requested = self.schedule.is_none() || self.logs(filled, s).is_flush_due();
         FlushQueue { waiting: self.tables.len(), in_flight: self.taken > 0, requested }
     }
 
-    /// How many of the oldest a flush is to take now.
+    /// How many of the oldest tables a flush should take now.
     pub fn due(&self, filled: f64, s: &Settings) -> usize {
         let index = self.schedule.map(|schedule| (schedule.now(), self.memory() as u64));
         let queue = self.flush_queue(filled, s);
@@ -270,7 +271,7 @@ impl FullTables {
         }
     }
 
-    /// A flush takes these: an index merge of them is useless.
+    /// A flush takes these tables: an index merge of them becomes useless.
     pub fn take(&mut self, tables: usize) {
         (self.taken, self.merging) = (tables, None);
     }
@@ -284,7 +285,7 @@ impl FullTables {
         }
     }
 
-    /// Tables of one tier in a row, which no flush has.
+    /// Rows of consecutive tables of one tier that no flush has.
     fn rows(&self) -> Vec<Range<usize>> {
         let mut rows: Vec<Range<usize>> = Vec::new();
         for i in self.taken..self.tables.len() {
@@ -296,7 +297,7 @@ impl FullTables {
         rows
     }
 
-    /// Begins an index merge, if one is due; the entries that go in.
+    /// Begins an index merge if one is due; returns the number of input entries.
     pub fn begin_merge(&mut self) -> Option<f64> {
         let least = self.schedule?.now().merge;
         if least == 0 || self.merging.is_some() {
@@ -320,7 +321,7 @@ impl FullTables {
         self.tables[row.start] = Full { extent: whole, writes, memory, tier };
     }
 
-    /// What the tables that a flush takes become.
+    /// The output of flushing the taken tables.
     pub fn flush(&self, keys: &KeySpace) -> (Extent, f64) {
         let taken = || self.tables.range(..self.taken);
         let extents: Vec<&Extent> = taken().map(|t| &t.extent).collect();
@@ -339,7 +340,7 @@ fn whole(keys: &KeySpace, of: &[&Extent]) -> Extent {
     all.swap_remove(0)
 }
 
-/// Who uses the cores and the devices.
+/// The users of the cores and the devices.
 pub const TASKS: [&str; 4] = ["users", "index merge", "flush", "compaction"];
 
 /// Seconds over which use is averaged before its deviation is taken.
@@ -350,9 +351,9 @@ const WINDOW: f64 = 1.0;
 pub struct Use {
     /// CPU seconds.
     pub cpu: [f64; 4],
-    /// Bytes to and from the fast device.
+    /// Bytes read from and written to the fast device.
     pub fast: [f64; 4],
-    /// Bytes to and from the slow one.
+    /// Bytes read from and written to the slow device.
     pub slow: [f64; 4],
 }
 
@@ -406,7 +407,7 @@ impl Spread {
     }
 }
 
-/// What is on the fast device at a moment, and what index tables wait for.
+/// The data on the fast device at a moment, and the triggers of index tables.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Held {
     /// Bytes on the device.
@@ -415,20 +416,20 @@ pub struct Held {
     pub full: usize,
     /// When they are merged and flushed.
     pub triggers: Triggers,
-    /// How often that changed since a core was short, the device was, and neither.
+    /// How often the triggers changed because a core was short, because the device was, and because neither was.
     pub changes: [u64; 3],
 }
 
-/// What a run with a fast device came to, beside the rest.
+/// Additional figures of a run with a fast device.
 #[derive(Debug, Clone, Default)]
 pub struct FastReport {
     /// Used in all.
     pub used: Use,
     /// Bytes written to the fast device, and to the slow one.
     pub written: [f64; 2],
-    /// Part of the cores in use, by windows of a second; the same of the fast device and of the slow one.
+    /// Fraction of the cores in use, by windows of a second; the same for the fast and the slow device.
     pub busy: [Spread; 3],
-    /// Bytes on the fast device: sum over time, and the most.
+    /// Bytes on the fast device, integrated over time.
     bytes_time: f64,
     /// The most bytes on the fast device.
     pub bytes_most: f64,
@@ -446,14 +447,15 @@ pub struct FastReport {
     pub merges: u64,
     /// Flushes that ended.
     pub flushes: u64,
-    /// How often the triggers changed since a core was short, the device was, and neither.
+    /// How often the triggers changed because a core was short, because the device was, and because neither was.
     pub changes: [u64; 3],
     window: [f64; 3],
     in_window: f64,
 }
 
 impl FastReport {
-    /// For so long, each second: use, bytes written to both devices, parts of cores and devices in use.
+    /// Records `step` seconds with these rates per second: usage, bytes written to both devices, and the fractions of
+    /// cores and devices in use.
     pub(crate) fn pass(&mut self, step: f64, used: &Use, written: [f64; 2], parts: [f64; 3], held: Held) {
         self.used.add(used, step);
         self.written[0] += written[0] * step;
@@ -493,12 +495,12 @@ impl FastReport {
         self.bytes_time / self.seconds.max(1e-9)
     }
 
-    /// Full index tables that a read asks, on average.
+    /// Full index tables that a read searches, on average.
     pub fn tables(&self) -> f64 {
         self.tables_time / self.seconds.max(1e-9)
     }
 
-    /// When index tables were merged and flushed, on average.
+    /// The triggers for merging and flushing index tables, on average.
     pub fn triggers(&self) -> [f64; 2] {
         self.triggers_time.map(|sum| sum / self.seconds.max(1e-9))
     }
@@ -560,15 +562,15 @@ impl FastReport {
 /// Both fronts with several numbers of cores.
 #[derive(Debug, Clone)]
 pub struct FastComparison {
-    /// Cores, with index tables, and RocksDB with its WAL, L0 and L1 on the fast device.
+    /// Number of cores; the report with index tables; and that of RocksDB with its WAL, L0 and L1 on the fast device.
     pub runs: Vec<(usize, Report, Report)>,
 }
 
 impl FastComparison {
-    /// Runs both with as many compaction threads as cores, and as much memory for what is in no table.
+    /// Runs both with as many compaction threads as cores, and with the same memory for unflushed data.
     ///
     /// # Errors
-    /// Settings that make no sense, or have no fast device.
+    /// The settings are invalid, or have no fast device.
     pub fn run(settings: &Settings, cores: &[usize], mut tell: impl FnMut(f64, f64)) -> Result<Self, SettingsError> {
         let mut runs = Vec::new();
         for &cores in cores {
@@ -634,9 +636,9 @@ impl FastComparison {
     }
 }
 
-/// Sizes memtables and index tables as `scripts/bench_hybrid` does, each where the options have their default: the same
-/// memory for what is not flushed. With levels on the fast device, L0, L1 and what may wait in them are smaller than
-/// there, so that they keep to the fast bytes at every moment; the script's are targets, and it tells what was used.
+/// Sizes memtables and index tables as `scripts/bench_hybrid` does, unless the options differ from their defaults: the
+/// same memory for unflushed data. With levels on the fast device, L0, L1 and pending compaction are smaller than in
+/// the script, so that they never exceed the fast bytes. The script's sizes are only targets; it reports what was used.
 pub(crate) fn size_up(s: &mut Settings) -> Vec<String> {
     let Some(fast) = &mut s.fast else { return Vec::new() };
     fn unless_given<T: PartialEq>(now: &mut T, usual: T, by_size: T) {
@@ -648,7 +650,7 @@ pub(crate) fn size_up(s: &mut Settings) -> Vec<String> {
     let memtable = (fast.capacity / 16).min(64 << 20);
     unless_given(&mut o.write_buffer_size, usual.write_buffer_size, memtable as usize);
     unless_given(&mut o.target_file_size_base, usual.target_file_size_base, memtable);
-    // Static sizes, as RocksDB has them with several paths.
+    // Static level sizes, as in RocksDB with several paths.
     o.level_compaction_dynamic_level_bytes = false;
     let base = match fast.front {
         Front::Index => fast.capacity.saturating_sub(2 * o.write_buffer_size as u64) / 2,
@@ -673,7 +675,7 @@ pub(crate) fn size_up(s: &mut Settings) -> Vec<String> {
         let _ =
             write!(note, ", max_index_size={}, data_flush_trigger_size={}", fast.index_size, fast.triggers.flush_bytes);
     } else {
-        // L0 counts as L1 does (`LevelCompactionBuilder::GetPathId`), and nothing else fits in.
+        // L0 counts like L1 (`LevelCompactionBuilder::GetPathId`), and no other level fits.
         let path = |name: &str, size| rockmill::DBPath::new(name, size).into_iter();
         let both = o.max_bytes_for_level_base.saturating_mul(2);
         o.cf_paths = path("/fast", both).chain(path("/slow", u64::MAX)).collect();

@@ -1,34 +1,36 @@
 //! Strategies under random interleavings of jobs: started, finished early or late, failed, cut off by a crash.
 //!
-//! A small tree has contents here: every table holds versions of keys, with sequence numbers. A [`History`] is a list
-//! of steps, so that a failure can be shrunk: steps that it does without are left out. After each step must hold:
+//! Here a small tree has contents: every table holds versions of keys, with sequence numbers. A [`History`] is a list
+//! of steps, so that a failing one can be shrunk by omitting unnecessary steps. After each step, the following must
+//! hold:
 //!
 //! 1. *Order.* For one user key, everything in a shallower place is newer than anything in a deeper one, and tables of
 //!    a run below L0 do not overlap.
-//! 2. *Contents.* A lookup from the top finds each key's newest version, or nothing where that is a tombstone. FIFO
-//!    compaction may have deleted it: then it finds nothing, never an older one. Deleting files by range may show an
-//!    older one, until the key is written again.
-//! 3. *Jobs.* No table is in the hands of two, and no running job writes where another one does. Each job that runs, or
-//!    waits for its commit, is known to the strategy.
-//! 4. *Tables.* There are those of the tree and those that finished jobs are to commit, and no others.
+//! 2. *Contents.* A lookup from the top finds each key's newest version, or nothing if that is a tombstone. If FIFO
+//!    compaction has deleted the newest version, the lookup finds nothing, never an older version. Deleting files by
+//!    range may show an older one, until the key is written again.
+//! 3. *Jobs.* No table belongs to two jobs, and no two running jobs write to the same place. The strategy knows each
+//!    job that runs or waits to commit.
+//! 4. *Tables.* Only the tree's tables and those that finished jobs will commit exist.
 //!
-//! And at the end, when nothing more comes:
+//! At the end of a history:
 //!
-//! 5. *Rest.* Jobs that are due run out, and no table is left that is due for its age.
+//! 5. *Rest.* Eventually no more jobs are due, and no table is left that is due because of its age.
 //!
-//! Beside the strategy's jobs there are what users ask for: manual compactions, levels that move (`change_level`),
-//! ingestions and files deleted by range, each under the rules of the store: a level moves when nothing else runs, and
-//! no job of the strategy's begins before it has; versions do not change between an ingestion's choice of a level and
-//! its commit, but jobs are picked.
+//! In addition to the strategy's jobs, there are operations of users: manual compactions, moves of levels
+//! (`change_level`), ingestions, and deletions of files by range. Each follows the store's rules. A level moves only
+//! when nothing else runs, and no job of the strategy begins before that. Versions do not change between an ingestion's
+//! choice of a level and its commit, but jobs can be picked.
 //!
-//! In half of the histories a job is forgotten some time after its version is in place, and others are picked in
-//! between. The store does both in one step; a strategy must not depend on it.
+//! In half of the histories, the strategy is told of a job's end some time after its version is in place, and other
+//! jobs are picked in between. The store does both in one step, but a strategy must not depend on that.
 //!
-//! Jobs that are done commit as the store's [`CommitQueue`] says: some wait, and some are dropped when one failed that
-//! they need. What waits is merged among itself (intra-DF); such a merge ends early or late and fails like any job.
+//! Finished jobs commit in the order of the store's [`CommitQueue`]: some wait, and some are dropped because a job that
+//! they depend on failed. Waiting outputs are merged with each other (intra-DF); such a merge can end early or late, or
+//! fail, like any job.
 //!
-//! Merges keep what the store keeps without snapshots: the newest version of each key, and a tombstone only where the
-//! job's plan says that older data may lie below.
+//! Merges keep what the store keeps without snapshots: the newest version of each key, and a tombstone only if the
+//! job's plan says that older data may be below.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -48,44 +50,44 @@ use crate::settings::Manner;
 /// A strategy: [`rockmill::internals::simulation::pick`], or one that a test has broken.
 pub type Pick = fn(&Arc<Version>, &CfOptions, &mut RunningCompactions, &Moment) -> Option<Compaction>;
 
-/// What chooses merges of pending runs, from a number on: [`pick_intra_df_of`], or one that a test has broken.
+/// Chooses merges of at least a given number of pending runs: [`pick_intra_df_of`], or one that a test has broken.
 pub type PickMerge = fn(&Arc<Version>, &CfOptions, &RunningCompactions, &[PendingRun], usize) -> Option<IntraDf>;
 
 /// One thing that happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A memtable becomes a table; what is in it comes from the number.
+    /// A memtable becomes a table; the number determines its contents.
     Flush(u32),
-    /// A job is picked, if one can be; else a merge of pending runs, if one is due.
+    /// A job is picked if possible; otherwise a merge of pending runs, if one is due.
     Start,
-    /// A merge of pending runs is picked, if there are two that may be merged.
+    /// A merge of pending runs is picked, if two can be merged.
     Merge,
-    /// One of the running jobs ends; which, by the number.
+    /// One of the running jobs ends; the number selects it.
     Finish(u8),
-    /// One of the running jobs but the oldest ends: what needs that one waits.
+    /// One of the running jobs except the oldest ends; jobs that depend on the oldest wait.
     FinishLater(u8),
-    /// One of the running jobs ends without having done anything.
+    /// One of the running jobs fails.
     Fail(u8),
-    /// The process dies: running jobs are gone, the tree is what was committed.
+    /// The process dies: running jobs are lost, the committed tree remains.
     Crash,
     /// Another strategy from now on.
     Change(CompactionStyle, Manner),
     /// Writers wait for flushes from now on, or no longer.
     FlushBound(bool),
-    /// So many seconds go by. Writers are at work from then on if the number is odd, and rest otherwise.
+    /// This many seconds pass. From then on, writers are active if the number is odd, and idle otherwise.
     Wait(u8),
-    /// A manual compaction of one level begins; of which one, and between which keys, by the number.
+    /// A manual compaction of one level begins; the number selects the level and the keys.
     Manual(u32),
-    /// A level moves to another one, when what runs has ended; which, by the number.
+    /// A level moves to another one when running jobs have ended; the number selects the levels.
     Refit(u8),
-    /// A table is ingested; what is in it comes from the number. Its level is chosen at once, and it is live before
-    /// anything else changes the tree.
+    /// A table is ingested; the number determines its contents. Its level is chosen immediately, and it becomes live
+    /// before anything else changes the tree.
     Ingest(u32),
-    /// Files between keys that come from the number are going to be deleted.
+    /// Files in a key range will be deleted; the number determines the range.
     DeleteFiles(u32),
 }
 
-/// What happens, in a tree of so many levels.
+/// A sequence of steps, in a tree with this many levels.
 #[derive(Debug, Clone)]
 pub struct History {
     /// Levels.
@@ -94,11 +96,11 @@ pub struct History {
     pub options: CfOptions,
     /// Steps.
     pub steps: Vec<Step>,
-    /// What is done commits at once, whatever it needs: this must go wrong.
+    /// Finished jobs commit immediately, without regard to dependencies: this must fail.
     pub out_of_order: bool,
-    /// A job that has committed is forgotten with the next step that changes the tree, not at once.
+    /// A committed job is removed from the strategy only with the next step that changes the tree.
     pub lingering: bool,
-    /// With leveled compaction, and only with it, tables are due when they are a minute old.
+    /// With leveled compaction only, tables are due when they are a minute old.
     pub aged: bool,
     /// Chooses merges of pending runs.
     pub merge: PickMerge,
@@ -111,21 +113,21 @@ pub struct Done {
     pub jobs: usize,
     /// Jobs that were finished and had to wait.
     pub waited: usize,
-    /// Jobs that were dropped as one that they needed failed.
+    /// Jobs that were dropped because a job that they depend on failed.
     pub dropped: usize,
     /// Merges of pending runs that were carried out.
     pub merges: usize,
-    /// Those that failed, or were undone as one of their jobs was to be dropped.
+    /// Merges that failed, or were undone because one of their jobs was dropped.
     pub undone: usize,
     /// Levels that moved.
     pub refits: usize,
     /// Tables that were ingested.
     pub ingested: usize,
-    /// Tables that were deleted by range, or were to be.
+    /// Tables that were, or should have been, deleted by range.
     pub deleted: usize,
 }
 
-/// A strategy: its style, and what it is beside that.
+/// A strategy: its style and its manner.
 pub type Strategy = (CompactionStyle, Manner);
 
 /// (key, sequence number, whether it is a tombstone).
@@ -134,11 +136,11 @@ type Entry = (u8, u64, bool);
 /// Most jobs at once.
 const RUNNING_MAX: usize = 5;
 
-/// Jobs that a tree may need to come to rest.
+/// Most jobs that a tree may need to come to rest.
 const REST_JOBS_MAX: usize = 1000;
 
 impl History {
-    /// A random one for a strategy; `None`: strategies change, FIFO not among them.
+    /// A random history for a strategy; with `None` strategies change, excluding FIFO.
     pub fn random(seed: u64, strategy: Option<Strategy>, steps: usize) -> Self {
         let style = strategy.map(|s| s.0);
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -159,18 +161,18 @@ impl History {
         options.compaction_options_universal.size_ratio = [1, 50][rng.usize(0..2)];
         options.compaction_options_fifo.max_table_files_size = 3000;
         options.compaction_options_fifo.allow_compaction = rng.bool();
-        // In half of them the oldest job takes long, again and again.
+        // In half of the histories, the oldest job repeatedly takes long.
         let late = rng.bool();
         let fifo = style == Some(CompactionStyle::Fifo);
-        // A tree that another strategy made has deeper levels. Where tables are deleted for their age, those of L0 go
-        // first, as in RocksDB: what is deeper may be older.
+        // A tree made by another strategy has deeper levels. If tables are deleted because of their age, those of L0 go
+        // first, as in RocksDB, although deeper ones may be older.
         let levels = if fifo && rng.bool() { 1 } else { rng.usize(2..7) };
         if fifo && levels > 1 {
             options.ttl = 0;
             options.compaction_style = CompactionStyle::Level;
         }
         let lingering = rng.bool();
-        // Leveled compaction gets a tree without base runs whose tables are due for their age.
+        // Leveled compaction gets a tree without base runs, whose tables are due because of their age.
         let aged = style.is_none() && rng.u8(0..3) == 0;
         if aged {
             options.compaction_style = CompactionStyle::Universal;
@@ -206,15 +208,16 @@ impl History {
         Self { levels, options, steps, out_of_order: false, lingering, aged, merge: pick_intra_df_of }
     }
 
-    /// Goes through it; what was carried out.
+    /// Runs the history; returns counts of what was done.
     ///
     /// # Errors
-    /// What did not hold, and after which step.
+    /// The condition that did not hold, and after which step.
     pub fn run(&self, pick: Pick) -> Result<Done, String> {
         self.run_watching(pick, |_, _| Ok(()))
     }
 
-    /// The same, and after each step `watch` says what else must hold, given the tree and how many jobs run or wait.
+    /// The same. After each step, `watch` checks further conditions, given the tree and the number of jobs that run or
+    /// wait.
     ///
     /// # Errors
     /// Those of [`run`](Self::run), and of `watch`.
@@ -235,7 +238,7 @@ impl History {
         Ok(world.done)
     }
 
-    /// The same failure in fewer steps: parts are left out, ever smaller ones, as long as it still fails.
+    /// Shrinks a failing history: omits smaller and smaller parts as long as it still fails.
     pub fn shrink(&self, pick: Pick) -> Self {
         let mut best = self.clone();
         let mut size = best.steps.len().div_ceil(2);
@@ -269,7 +272,7 @@ enum Work {
 enum Ingestion {
     /// It has a level.
     Placed(Arc<FileMeta>, usize),
-    /// Its table is live; what it reserved is not free yet.
+    /// Its table is live, but its reservations are not released yet.
     Live,
 }
 
@@ -282,7 +285,7 @@ struct Pending {
 struct World {
     version: Version,
     contents: HashMap<u64, Vec<Entry>>,
-    /// Each key's newest version; sequence number 0 where there was none.
+    /// Each key's newest version; sequence number 0 if there was none.
     newest: [(u64, bool); 256],
     options: CfOptions,
     cursors: RunningCompactions,
@@ -332,7 +335,7 @@ impl World {
         }
     }
 
-    /// A table, which is not live yet.
+    /// Creates a table that is not live yet.
     fn table(&mut self, run: u64, entries: Vec<Entry>, epoch: u64) -> Arc<FileMeta> {
         let number = self.next_file;
         self.next_file += 1;
@@ -423,7 +426,7 @@ impl World {
                 self.ingestion = None;
                 self.cursors = RunningCompactions::new();
                 self.commits = CommitQueue::new();
-                // Opened again: nothing is known but what the MANIFEST says, and other tables are removed.
+                // After reopening, only the MANIFEST's contents are known, and other tables are removed.
                 let reopen = |f: &Arc<FileMeta>| Arc::new(FileMeta::new(f.entry.clone(), Arc::clone(&f.purge)));
                 for level in &mut self.version.levels {
                     *level = level.iter().map(reopen).collect();
@@ -446,7 +449,7 @@ impl World {
                     return self.forget(ticket, &pending);
                 }
                 let number = ticket.number();
-                // There is one queue, or none after a crash, which has no jobs.
+                // There is one queue; after a crash, a new one without jobs.
                 let known = self.commits.finished(ticket, pending).is_ok();
                 debug_assert!(known, "job {number} is not in the queue");
                 self.take_turns();
@@ -486,7 +489,7 @@ impl World {
         self.take_turns();
     }
 
-    /// Nothing more comes: all that is due is done.
+    /// Runs all jobs that are due; no more steps follow.
     fn rest(&mut self, pick: Pick) -> Result<(), String> {
         self.cursors.set_flush_bound(false);
         self.cursors.set_writers_at_work(false);
@@ -521,7 +524,7 @@ impl World {
         Err(format!("after {REST_JOBS_MAX} jobs there is one more that is due"))
     }
 
-    /// What had these files in hand has ended.
+    /// Releases these files: their job has ended.
     fn give_back(&mut self, files: &[Arc<FileMeta>]) {
         files.iter().for_each(|f| f.being_compacted.store(false, Ordering::Release));
         self.cursors.files_taken();
@@ -633,7 +636,7 @@ impl World {
         }
     }
 
-    /// Begins when all that runs has ended; meanwhile the strategy is not asked.
+    /// Begins when all running jobs have ended; meanwhile, no jobs are picked.
     fn refit(&mut self, n: u8) -> Result<(), String> {
         while !self.running.is_empty() {
             self.finish(0);
@@ -719,7 +722,7 @@ impl World {
             Work::Job(_, c) => Some((c, c.output_run)),
             Work::Merge(..) | Work::Delete(_) => None,
         });
-        // Of several that were merged all go into one run.
+        // Several merged jobs all go into one run.
         let pending = self.commits.pending().flat_map(|(_, p)| {
             let run = p.tables.first().map(|f| f.entry.extra_run);
             p.jobs.iter().map(move |c| (c, run.filter(|_| !c.trivial_move).unwrap_or(c.output_run)))
@@ -743,7 +746,7 @@ impl World {
         Ok(())
     }
 
-    /// A merge of at least so many pending runs, if there is one.
+    /// Starts a merge of at least `due` pending runs, if there is one.
     fn start_merge(&mut self, due: usize) {
         if self.running.len() >= RUNNING_MAX || self.out_of_order {
             return;
@@ -767,7 +770,7 @@ impl World {
         self.running.push(Work::Merge(ticket, merge));
     }
 
-    /// What a job's output is; nothing where tables move or are deleted.
+    /// A job's output; nothing if tables are moved or deleted.
     fn write(&mut self, c: &Compaction) -> Vec<Arc<FileMeta>> {
         if c.trivial_move || c.deletion {
             return Vec::new();
@@ -780,7 +783,7 @@ impl World {
                 *slot = e;
             }
         }
-        // As the job's plan says: at the bottom, or where no run with older data had the key when it was picked.
+        // According to the job's plan: at the bottom, or if no run with older data had the key when the job was picked.
         let knows = c.output_level > 0 && !c.is_intra_df();
         let older = c.older_runs();
         let has =
@@ -816,7 +819,7 @@ impl World {
     }
 
     fn check(&self) -> Result<(), String> {
-        // By key: what a lookup finds, and the last version on the way down; 0 where there is none.
+        // For each key: the result of a lookup, and the last version on the way down; 0 if there is none.
         let mut found = [(0u64, false); 256];
         let mut shallower = [0u64; 256];
         for (level, files) in self.version.levels.iter().enumerate() {
@@ -858,7 +861,7 @@ impl World {
             return Err(format!("table {n} is gone"));
         }
         for (key, (newest, found)) in self.newest.iter().zip(&found).enumerate() {
-            // Nothing is found where it was deleted, or lost with tables that were deleted unread.
+            // Nothing is found if the key was deleted, or lost with tables that were deleted unread.
             let older = self.loose[key] && found.0 < newest.0;
             let ok = found == newest || older || (found.0 == 0 && (newest.1 || self.lossy));
             if !ok {

@@ -1,4 +1,4 @@
-//! Which keys are where, without any key.
+//! A model of which keys are where, without storing keys.
 //!
 //! Keys are divided into *classes* by how often they are written, each spread evenly over the whole key space. A table
 //! holds a number of keys of each class, spread evenly over its range. If the share `p` of `n` writes goes to a class
@@ -72,7 +72,7 @@ impl KeySpace {
         self.classes.iter().map(|c| c.keys).sum()
     }
 
-    /// What a memtable of `writes` more writes holds.
+    /// The contents of a memtable after `writes` more writes.
     pub fn memtable(&mut self, writes: f64) -> Extent {
         let (count, from) = (self.count(), self.written);
         self.written += writes;
@@ -88,7 +88,7 @@ impl KeySpace {
         Extent { begin: 0, end: POSITIONS, keys: keys.collect() }
     }
 
-    /// Every key once, in pieces of `entries` each.
+    /// Every key once, in extents of `entries` entries each.
     pub fn everything(&self, entries: f64) -> Vec<Extent> {
         let pieces = (self.count() / entries.max(1.0)).ceil().max(1.0);
         let at = |i: u64| (i as f64 / pieces * POSITIONS as f64) as u64;
@@ -96,7 +96,7 @@ impl KeySpace {
         (0..pieces as u64).map(|i| Extent { begin: at(i), end: at(i + 1), keys: keys.clone() }).collect()
     }
 
-    /// Different keys written by now, where nothing was there before.
+    /// Distinct keys written so far, starting from an empty store.
     pub fn distinct(&self) -> f64 {
         if self.unique {
             return self.written.min(self.count());
@@ -104,7 +104,7 @@ impl KeySpace {
         self.classes.iter().map(|c| c.keys * -(-self.written * c.share / c.keys).exp_m1()).sum()
     }
 
-    /// Part of the key space in which there are keys.
+    /// Fraction of the key space in which there are keys.
     pub fn there(&self) -> f64 {
         match self.sequential {
             true => (self.written / self.count()).min(1.0),
@@ -112,12 +112,12 @@ impl KeySpace {
         }
     }
 
-    /// How many keys of a class there are where an extent is.
+    /// Number of keys of a class in an extent's range.
     pub fn in_range(&self, class: usize, extent: &Extent) -> f64 {
         self.classes[class].keys * extent.width() / POSITIONS as f64
     }
 
-    /// Merges extents, of which those of a run do not overlap, into tables.
+    /// Merges extents into tables; extents of the same run do not overlap.
     pub fn merge(&self, inputs: &[&Extent], cuts: &Cuts) -> Vec<Extent> {
         let mut bounds: Vec<u64> = inputs.iter().flat_map(|e| [e.begin, e.end]).collect();
         if let (Some(&begin), Some(&end)) = (bounds.iter().min(), bounds.iter().max()) {
@@ -153,12 +153,12 @@ impl KeySpace {
             let width = (end - begin) as f64;
             let keys: Vec<f64> = (0..self.classes.len())
                 .map(|class| {
-                    // As many keys of the class as there are here.
+                    // All keys of the class in this range.
                     let all = self.classes[class].keys * width / POSITIONS as f64;
                     let parts = active.iter().map(|e| e.keys[class] * width / e.width());
                     match self.unique {
-                        // Also where it comes to more than there is room for, as tables are taken to be even that are
-                        // not: none may be lost.
+                        // This may exceed the number of keys in the range, because tables are assumed to be even
+                        // although they are not; but no key may be lost.
                         true => parts.sum::<f64>(),
                         false => all * (1.0 - parts.map(|n| 1.0 - (n / all).min(1.0)).product::<f64>()),
                     }
@@ -184,13 +184,13 @@ pub struct Cuts {
     /// Boundaries of tables that the output will be merged with later, ascending: a table may end there once it is half
     /// full, as in the store (`compaction/output.rs`).
     pub below: Vec<u64>,
-    /// Beginnings of tables whose files outputs go on using, ascending, and the entries at which a table ends from
-    /// there on. A table ends at each if it is a quarter full, and at no boundary below.
+    /// Beginnings of tables whose files the outputs continue to use, ascending, with the entries at which a table ends
+    /// from there on. A table ends at each of them if it is a quarter full, and not at boundaries below.
     pub bases: Vec<(u64, f64)>,
 }
 
 impl Cuts {
-    /// At so many entries, wherever that is.
+    /// Cuts only by the number of entries.
     pub fn at(entries: f64) -> Self {
         Self { entries, entries_max: entries, ..Self::default() }
     }
@@ -207,7 +207,7 @@ struct Cutter {
 }
 
 impl Cutter {
-    /// Here begins a table whose files go on being used.
+    /// Notes the beginning of a table whose files continue to be used.
     fn base(&mut self, entries: f64, entries_max: f64) {
         if self.open.as_ref().is_some_and(|open| open.entries() * 4.0 >= entries && open.end > open.begin) {
             self.done.extend(self.open.take());
@@ -215,7 +215,7 @@ impl Cutter {
         self.entries_max = entries_max;
     }
 
-    /// Here is a boundary of a table below.
+    /// Notes a boundary of a table below.
     fn boundary(&mut self, entries: f64) {
         let Some(open) = &self.open else { return };
         let percent = 50 + (self.passed * 5).min(40);
@@ -260,7 +260,7 @@ impl Cutter {
     }
 }
 
-/// Keys whose popularity falls with rank to the power of `theta`, in classes of doubling size.
+/// Keys whose popularity is proportional to rank^-`theta`, in classes of doubling size.
 fn zipfian(count: f64, theta: f64) -> Vec<Class> {
     // The sum over ranks (a, b] of rank^-theta, by its integral.
     let sum = |a: f64, b: f64| match (theta - 1.0).abs() < 1e-9 {
@@ -270,7 +270,7 @@ fn zipfian(count: f64, theta: f64) -> Vec<Class> {
     let mut classes = Vec::new();
     let mut rank = 1.0;
     while rank < count + 1.0 {
-        // Finer at the top would not matter: these keys are in every table.
+        // Smaller classes at the top would not matter: these keys are in every table.
         let end = (rank * 4.0).max(rank + 15.0).min(count + 1.0);
         classes.push(Class { keys: end - rank, share: sum(rank, end) });
         rank = end;
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// The formulas beside keys drawn at random.
+    /// Compares the formulas with randomly drawn keys.
     #[test]
     fn memtables_and_merges_keep_as_many_keys_as_drawn_ones() {
         let mut k = KeySpace {

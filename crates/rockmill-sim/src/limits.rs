@@ -1,28 +1,28 @@
-//! What kept a run from being faster: for each moment, how much writers were held up, and by what.
+//! What limited a run: for each moment, how much writers were slowed down, and by what.
 
 use crate::share::{Capacity, Cost};
 
-/// Where so much of a resource is used it is used up: what is left comes from jobs that end between two events.
+/// From this utilization on, a resource counts as used up: the rest is due to jobs that end between two events.
 const USED_UP: f64 = 0.98;
 
-/// What holds writers up, or nothing but themselves.
+/// What limits writers, possibly only themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Limit {
-    /// Nothing: they write as fast as they can, or want to.
+    /// Nothing: they write as fast as they can or want.
     Writers,
     /// All cores are in use.
     Cores,
-    /// The device does all that it can.
+    /// The device is fully used.
     Device,
-    /// So does the fast one in front of it, or logs fill it.
+    /// The fast device in front is fully used, or full of logs.
     FastDevice,
-    /// Workers on other machines have no core left, or the network to them carries all that it can.
+    /// Workers on other machines have no free core, or the network to them is fully used.
     Workers,
-    /// A flush takes its time, and there is only one at once.
+    /// Flushes: only one runs at a time.
     Flushes,
     /// All compaction threads have jobs.
     Threads,
-    /// Compaction threads have nothing to do, since what could be done must wait for jobs that run.
+    /// Dependencies between jobs: compaction threads are idle because possible jobs must wait for running ones.
     Jobs,
 }
 
@@ -67,8 +67,7 @@ impl Limit {
         }
     }
 
-    /// What holds up writers that are slowed or stopped: what is used up by all that goes on, or else what they wait
-    /// for.
+    /// What limits slowed or stopped writers: a resource that is used up, or otherwise what they wait for.
     pub fn of(capacity: &Capacity, wishes: &[(f64, Cost)], rates: &[f64], waits: &Waits) -> Self {
         let mut used = Cost::default();
         for ((_, cost), rate) in wishes.iter().zip(rates) {
@@ -114,12 +113,12 @@ pub struct Waits {
     pub threads: usize,
 }
 
-/// Part of the time that each limit held.
+/// Fraction of the time for each limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Limits([f64; Limit::ALL.len()]);
 
 impl Limits {
-    /// `seconds` in which writers got `part` of what they wanted; `limit` kept the rest from them.
+    /// Records `seconds` in which writers got `part` of what they wanted because of `limit`.
     pub fn pass(&mut self, seconds: f64, part: f64, limit: Limit) {
         let part = part.clamp(0.0, 1.0);
         self.0[Limit::Writers as usize] += seconds * part;

@@ -7,7 +7,7 @@ use crate::balance;
 use crate::report::{Report, Sample, size};
 use crate::settings::Settings;
 
-/// How a report was made, as its page says.
+/// How a report was made, for its page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct About {
     /// The command.
@@ -68,7 +68,8 @@ pub fn page(report: &Report, about: &About) -> String {
     document(&title, &body)
 }
 
-/// Strategies side by side: for each rule how evenly their threads were busy, and then each by level over time.
+/// Strategies side by side: for each rule, how evenly their threads were busy, and then each strategy by level over
+/// time.
 pub fn compared(result: &str, text: &str, groups: &[(String, Vec<&Report>)], about: &About) -> String {
     let reports = || groups.iter().flat_map(|(_, reports)| reports);
     let threads = reports().map(|r| r.settings.threads).max().unwrap_or(0);
@@ -114,7 +115,7 @@ pub fn compared(result: &str, text: &str, groups: &[(String, Vec<&Report>)], abo
     document(&title, &body)
 }
 
-/// The day, and the machine that is modelled.
+/// The date, and the modelled machine.
 fn modelled(s: &Settings, about: &About) -> String {
     let fast = s.fast.as_ref().map_or_else(String::new, |fast| {
         let (read, write, capacity) = (size(fast.read), size(fast.write), size(fast.capacity as f64));
@@ -141,12 +142,12 @@ fn grid(charts: &[String]) -> String {
     format!("<div class=\"charts\">\n{charts}</div>\n")
 }
 
-/// The report in words, as the terminal has it.
+/// The report's text, as on the terminal.
 fn words(text: &str) -> String {
     format!("<h2>In words</h2>\n<pre>{}</pre>\n", escape(text))
 }
 
-/// Virtual time in a unit that suits the run: its name, and its seconds.
+/// A suitable unit of virtual time for the run: its name, and its length in seconds.
 fn clock(report: &Report) -> (&'static str, f64) {
     match report.samples.last().map_or(0.0, |p| p.seconds) {
         s if s < 300.0 => ("virtual seconds", 1.0),
@@ -191,7 +192,7 @@ fn chart(title: &str, unit: &'static str, report: &Report, series: &[(String, Ve
     chart.finish()
 }
 
-/// A line of blocks for a terminal, as high as the values are.
+/// A line of block characters for a terminal, with heights that show the values.
 pub fn sparkline(values: &[f64], columns: usize) -> String {
     let blocks: Vec<char> = "▁▂▃▄▅▆▇█".chars().collect();
     let per_column = values.len().div_ceil(columns.max(1)).max(1);
@@ -239,7 +240,7 @@ mod tests {
         assert!(all.to_text().lines().any(|l| l.chars().count() > 100), "{}", all.to_text());
         let page = all.to_html(&About::default());
         assert!(page.contains("class=\"verdict\">") && page.contains("takes in the most"), "{page}");
-        // By either rule: parts of the time, means by level, and six strategies over time.
+        // For each rule: fractions of the time, means by level, and six strategies over time.
         assert_eq!(page.matches("<svg").count(), 2 * 8);
         assert!(!page.contains("<script") && !page.contains("NaN"), "{page}");
         for name in crate::AllStrategies::NAMES {

@@ -1,9 +1,10 @@
-//! RocksDB's write control, for the side that is compared with: `ColumnFamilyData::RecalculateWriteStallConditions` and
+//! RocksDB's write control, for comparisons with RocksDB: `ColumnFamilyData::RecalculateWriteStallConditions` and
 //! `SetupDelay` (`db/column_family.cc`), for one column family.
 //!
-//! It is asked when a memtable is full, a flush ends, or a compaction does. Where writers are delayed, each time that
-//! the debt has not fallen the rate becomes 0.8 of what it was, near a stop trigger 0.6, and 1.25 times where the debt
-//! fell; when a delay ends, the next one begins with 1.4 times the last rate. It never exceeds `delayed_write_rate`.
+//! It is evaluated when a memtable is full, and when a flush or a compaction ends. While writers are delayed, each
+//! evaluation multiplies the rate: by 0.8 if the debt has not decreased, by 0.6 near a stop trigger, and by 1.25 if the
+//! debt has decreased. After a delay ends, the next one begins with 1.4 times the last rate. The rate never exceeds
+//! `delayed_write_rate`.
 
 use rockmill::CfOptions;
 use rockmill::internals::simulation::{FullMemtables, StallReason, TreeLoad};
@@ -28,7 +29,7 @@ enum Now {
 #[derive(Debug, Clone)]
 pub struct PeerControl {
     now: Now,
-    /// Bytes a second while writers are delayed; from the last delay while they are not.
+    /// Bytes per second while writers are delayed; otherwise the last delay's rate.
     rate: f64,
     most: f64,
     /// When it was asked last.
@@ -49,7 +50,7 @@ impl PeerControl {
         match self.now {
             Now::Stopped(_) => {}
             Now::Delayed(why) => {
-                // Behind a stop there is no delay that could change.
+                // After a stop, there is no delay whose rate could change.
                 if matches!(before, Now::Delayed(_)) && self.most > RATE_MIN {
                     self.rate = match self.debt {
                         _ if is_near_stop(why, load, o) => (self.rate * NEAR_STOP).max(RATE_MIN),
@@ -68,7 +69,7 @@ impl PeerControl {
         self.debt = debt;
     }
 
-    /// Bytes a second that writers get; infinite where they are free.
+    /// Bytes per second that writers may write; infinite if they are not limited.
     pub fn rate(&self) -> f64 {
         if matches!(self.now, Now::Delayed(_)) { self.rate } else { f64::INFINITY }
     }

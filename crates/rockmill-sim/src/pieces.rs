@@ -1,4 +1,4 @@
-//! TPH tables: which files tables share, what jobs write of a table, and what is still in use (docs/tph.md).
+//! TPH tables: which files tables share, what jobs write of a table, and which bytes are still in use (docs/tph.md).
 //!
 //! A table is a file of its own and *parts* of older files, each with the keys that are still the table's. The store's
 //! own code decides which files a job's outputs may keep using. The keys of a kept part stay there unless something
@@ -20,17 +20,17 @@ const FUNCTION_BITS: f64 = 2.86;
 const SLOTS: f64 = 1.011;
 /// Bits of a signature.
 const SIGNATURE_BITS: f64 = 8.0;
-/// Bytes of a head, and of the memory that block places take, whatever there is in a table.
+/// Fixed bytes of a head, and of the memory for block places, of any table.
 const HEAD_BYTES: f64 = 120.0;
-/// Bytes of a further file in the head, without its two keys, and of places in memory for each file.
+/// Bytes of each additional file in the head, without its two keys, and of its places in memory.
 const LISTED_BYTES: f64 = 40.0;
 const PLACES_BYTES: f64 = 24.0;
-/// CPU nanoseconds of a job for each key of a table that it writes: its hash, and the function.
+/// CPU nanoseconds of a job per key of a table that it writes: its hash, and the function.
 pub const FUNCTION_NS: f64 = 45.0;
-/// Absent keys for each one whose signature is right by chance.
+/// Number of absent keys per one whose signature matches by chance.
 pub const ABSENT_PER_READ: f64 = 255.0;
 
-/// Keys of a table in a file that is not its own.
+/// A table's keys in a file that is not its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
     /// The file.
@@ -50,7 +50,7 @@ impl Part {
 pub struct Output {
     /// Its keys, wherever they are.
     pub extent: Extent,
-    /// Those that stay where they are, newest file first.
+    /// Parts that stay where they are, newest file first.
     pub parts: Vec<Part>,
 }
 
@@ -66,7 +66,7 @@ impl Output {
     }
 }
 
-/// A table of which some files stay.
+/// A table some of whose files stay.
 pub struct Base {
     extent: Extent,
     parts: Vec<Part>,
@@ -81,10 +81,10 @@ impl Base {
     }
 }
 
-/// Files that a job's outputs go on using.
+/// Files that a job's outputs continue to use.
 #[derive(Default)]
 pub struct Kept {
-    /// The tables of the output's run of which some stay, by key.
+    /// The tables of the output's run some of whose files stay, by key.
     pub bases: Vec<Base>,
 }
 
@@ -106,7 +106,7 @@ struct File {
     tables: usize,
     /// Bytes that these refer to, added up.
     live: u64,
-    /// It belongs to a table that was live.
+    /// It belongs, or belonged, to a live table.
     counted: bool,
 }
 
@@ -121,7 +121,7 @@ pub struct Files {
     parts: HashMap<u64, Vec<Part>>,
     /// Bytes of files that live tables have, each file once.
     bytes: u64,
-    /// Bytes that tables take in memory, keys in them, and files that they consist of.
+    /// Bytes of memory of tables, their keys, and the files that they consist of.
     index: f64,
     keys: f64,
     pieces: usize,
@@ -150,12 +150,12 @@ impl Files {
         self.bytes
     }
 
-    /// Bytes of memory for each key of each table.
+    /// Bytes of memory per key of a table.
     pub fn index_per_key(&self) -> f64 {
         self.index / self.keys.max(1.0)
     }
 
-    /// Files that a table consists of, on average.
+    /// Files per table, on average.
     pub fn per_table(&self) -> f64 {
         1.0 + self.pieces as f64 / self.parts.len().max(1) as f64
     }
@@ -165,15 +165,15 @@ impl Files {
         1 + self.parts.get(&table).map_or(0, Vec::len)
     }
 
-    /// Bytes of a head: its list of files, and the function with signatures and locators, for a table of so many keys
-    /// whose files have so many entries.
+    /// Bytes of a head: its list of files, and the function with signatures and locators, for a table with this many
+    /// keys whose files have `entries` entries.
     fn head_bytes(&self, keys: f64, parts: &[Part], entries: f64) -> f64 {
         let locator = (entries / self.entries_per_block).max(1.0).log2().ceil();
         let list = parts.len() as f64 * (LISTED_BYTES + 2.0 * self.key_bytes);
         HEAD_BYTES + list + keys * (FUNCTION_BITS + SLOTS * (SIGNATURE_BITS + locator)) / 8.0
     }
 
-    /// Bytes of the own file of a table to be written.
+    /// Bytes of a new table's own file.
     pub fn own_bytes(&self, table: &Output) -> f64 {
         let shared: f64 = table.parts.iter().filter_map(|p| self.files.get(&p.file)).map(|f| f.entries).sum();
         let own = table.written();
@@ -190,7 +190,7 @@ impl Files {
         of(table).unwrap_or(0.0) + shared
     }
 
-    /// What a job's outputs go on using.
+    /// The files that a job's outputs continue to use.
     pub fn kept<'t>(&self, job: &Compaction, extent: impl Fn(u64) -> Option<&'t Extent>) -> Kept {
         let keep = files_to_keep(job, &self.settings, |n| self.files.get(&n).map_or(0, |f| f.live));
         if keep.is_empty() {
@@ -216,14 +216,15 @@ impl Files {
         Kept { bases }
     }
 
-    /// What of an output stays where it is. `above`: everything of the job that is not of the output's run.
+    /// Determines which part of an output stays where it is. `above`: all of the job's inputs that are not of the
+    /// output's run.
     pub fn share(&self, extent: Extent, kept: &Kept, above: &[&Extent], keys: &KeySpace) -> Output {
         let width = |e: &Extent| (e.end - e.begin) as f64;
         let common = |e: &Extent| (e.end.min(extent.end)).saturating_sub(e.begin.max(extent.begin)) as f64;
-        // Of the keys of each class, those that nothing newer has.
+        // For each class, the fraction of keys without newer versions.
         let mut stays = vec![1.0; extent.keys.len()];
         let mut parts: Vec<Part> = Vec::new();
-        // A table lists a file once, and no more than it may.
+        // A table lists each file once, and no more files than allowed.
         let most = self.settings.piece_limit.saturating_sub(1) as usize;
         let mut keep = |file: u64, keys: &[f64], share: f64, stays: &[f64]| {
             let listed = parts.iter().any(|p| p.file == file) || parts.len() >= most;
@@ -233,7 +234,7 @@ impl Files {
             }
         };
         for e in above {
-            // Where each key is written once, nothing is replaced.
+            // If each key is written once, nothing is replaced.
             for (class, stays) in stays.iter_mut().enumerate().filter(|_| !keys.unique) {
                 let hit = e.keys[class] * common(e) / width(e) / keys.in_range(class, &extent).max(1e-9);
                 *stays *= 1.0 - hit.clamp(0.0, 1.0);
@@ -246,7 +247,7 @@ impl Files {
         Output { extent, parts }
     }
 
-    /// A table is written: its own bytes, and its pieces as the MANIFEST has them.
+    /// Adds a written table; returns its own bytes, and its pieces as in the MANIFEST.
     pub fn add(&mut self, number: u64, table: &Output) -> (u64, Vec<TablePiece>) {
         let bytes = (self.own_bytes(table) as u64).max(1);
         let (entries, width) = (table.written(), (table.extent.end - table.extent.begin) as f64);
@@ -266,7 +267,7 @@ impl Files {
         (bytes, pieces)
     }
 
-    /// What a table holds in memory to find its keys: its head, and where blocks are.
+    /// Bytes of memory that a table needs to find its keys: its head, and the places of blocks.
     fn index_bytes(&self, keys: f64, parts: &[Part], own: u64) -> f64 {
         let of = |file: u64| self.files.get(&file).map_or(0.0, |f| f.entries);
         let entries = of(own) + parts.iter().map(|p| of(p.file)).sum::<f64>();
@@ -277,7 +278,7 @@ impl Files {
         self.head_bytes(keys, parts, entries) + places
     }
 
-    /// A table is live, or moved to where it is.
+    /// Counts a table that became live or was moved.
     pub fn count_file(&mut self, table: u64) {
         if let Some(file) = self.files.get_mut(&table).filter(|f| !f.counted) {
             file.counted = true;
@@ -285,7 +286,7 @@ impl Files {
         }
     }
 
-    /// A table is gone, with the files that no other has.
+    /// Removes a table, with the files that no other table uses.
     pub fn remove(&mut self, table: u64, keys: f64) {
         let Some(parts) = self.parts.remove(&table) else { return };
         self.index -= self.index_bytes(keys, &parts, table);

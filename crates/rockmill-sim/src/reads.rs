@@ -1,11 +1,11 @@
-//! What reads of a tree cost.
+//! The cost of reads of a tree.
 //!
-//! A lookup asks each table that may have its key, from the newest on. It is assumed to ask all of them, as it must for
-//! a key that is in the last level or nowhere. One of the tables has the key, and its block is read. For each of the
-//! others a block is read as often as its filter errs, or always if there is no filter. A seek positions every sorted
-//! run, and reads a block of each; for TPH tables, a block of each file of the table at that position. Their function
-//! errs once in 255 absent keys. Blocks are read one after the other. A cache is modelled only by the bytes that a
-//! block takes from the device ([`Settings::read_bytes`]).
+//! A lookup searches each table that may have its key, from the newest on. It is assumed to search all of them, as it
+//! must for a key in the last level or an absent key. One of the tables has the key, and its block is read. For each
+//! other table, a block is read at the filter's false positive rate, or always without a filter. A seek positions every
+//! sorted run, and reads a block of each; for TPH tables, a block of each file of the table at that position. Their
+//! function errs for one in 255 absent keys. Blocks are read one after the other. A cache is modelled only by the bytes
+//! that a block takes from the device ([`Settings::read_bytes`]).
 
 use crate::pieces::ABSENT_PER_READ;
 use crate::settings::Settings;
@@ -15,18 +15,18 @@ use crate::tree::Tree;
 /// What reads meet in a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Reads {
-    /// Tables that a lookup asks, on average over the keys.
+    /// Tables that a lookup searches, on average over the keys.
     pub tables: f64,
     /// Blocks that it reads.
     pub blocks: f64,
-    /// Sorted runs that a seek stands in, or files where tables have several, with a block of each.
+    /// Sorted runs that a seek positions in, or files if tables have several; it reads a block of each.
     pub runs: f64,
-    /// Full index tables that both ask in memory first.
+    /// Full index tables in memory that lookups and seeks search first.
     pub index_tables: f64,
 }
 
 impl Reads {
-    /// In this tree. `there`: part of the key space in which keys are.
+    /// The cost for this tree. `there`: fraction of the key space in which there are keys.
     pub fn of(tree: &Tree, s: &Settings, there: f64) -> Self {
         let tables = tree.cover() / there.max(1e-9);
         let bits = s.options.table.bloom_bits_per_key;
@@ -49,7 +49,7 @@ impl Reads {
         cost(s, self.runs + self.index_tables, self.runs)
     }
 
-    /// Seconds of a lookup and of a seek on a device that nobody else uses.
+    /// Seconds of a lookup and of a seek on an otherwise idle device.
     pub fn seconds(&self, s: &Settings) -> (f64, f64) {
         let block = |blocks: f64| blocks * s.device_latency * (s.read_bytes as f64).min(4096.0) / 4096.0;
         let of = |c: Cost, blocks: f64| c.cpu + c.read / s.device_read + block(blocks);

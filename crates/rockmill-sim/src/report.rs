@@ -10,39 +10,39 @@ use crate::reads::Reads;
 use crate::settings::{Settings, Split};
 use crate::tree::Tree;
 
-/// Samples that are kept; when there are more, two become one.
+/// Most samples that are kept; if there are more, pairs are combined.
 const SAMPLES_MAX: usize = 240;
 
-/// One moment, or what happened since the one before.
+/// A moment, or the time since the previous sample.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
     /// Virtual seconds.
     pub seconds: f64,
     /// Bytes that writers wrote each second.
     pub write_rate: f64,
-    /// Part of the time that writers were delayed or stopped.
+    /// Fraction of the time in which writers were delayed or stopped.
     pub stalled: f64,
-    /// Compaction threads busy, by start level, on average.
+    /// Average busy compaction threads, by start level.
     pub busy: Vec<f64>,
-    /// Sorted runs that a seek stands in.
+    /// Sorted runs that a seek positions in.
     pub runs: f64,
-    /// Seconds of a lookup on a device that nobody else uses.
+    /// Seconds of a lookup on an otherwise idle device.
     pub lookup: f64,
     /// The same of a seek.
     pub seek: f64,
-    /// Bytes of tables by bytes of live data.
+    /// Bytes of tables divided by bytes of live data.
     pub space: f64,
-    /// Bytes written to tables by bytes written by users, until now.
+    /// Bytes written to tables divided by bytes written by users, so far.
     pub write_amplification: f64,
     /// Compaction debt, in bytes.
     pub debt: f64,
-    /// With a fast device: use of the cores and of both devices, each second.
+    /// With a fast device: use of the cores and of both devices per second.
     pub used: crate::fast::Use,
     /// The most bytes on the fast device.
     pub fast_bytes: f64,
-    /// When index tables are merged and flushed.
+    /// The triggers for merging and flushing index tables.
     pub triggers: Triggers,
-    /// How often that changed until now since a core was short, the device was, and neither.
+    /// How often the triggers have changed because a core was short, because the device was, and because neither was.
     pub changes: [u64; 3],
 }
 
@@ -60,9 +60,9 @@ pub struct Written {
 /// A tree at rest after a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settled {
-    /// Virtual seconds from the last write on.
+    /// Virtual seconds since the last write.
     pub seconds: f64,
-    /// Bytes written to tables from the beginning on, by bytes written by users.
+    /// Bytes written to tables since the beginning, divided by bytes written by users.
     pub write_amplification: f64,
     /// Sorted runs.
     pub runs: usize,
@@ -83,11 +83,11 @@ pub struct Report {
     pub reads: f64,
     /// Seeks of users.
     pub seeks: f64,
-    /// Tables that a lookup asks, on average over time.
+    /// Tables that a lookup searches, on average over time.
     pub lookup_tables: f64,
     /// Blocks that it reads.
     pub lookup_blocks: f64,
-    /// Seconds that it takes on a device that nobody else uses.
+    /// Seconds of a lookup on an otherwise idle device.
     pub lookup_seconds: f64,
     /// The same for a seek.
     pub seek_seconds: f64,
@@ -107,49 +107,49 @@ pub struct Report {
     pub waits: Waits,
     /// The same together by reason.
     pub stalls: Vec<(&'static str, f64)>,
-    /// What kept writers from writing more, as parts of the time.
+    /// What limited the writers, as fractions of the time.
     pub limits: Limits,
-    /// Compaction threads busy, on average, by start level. A job in two parts has two.
+    /// Average busy compaction threads, by start level. A job in two parts has two threads.
     pub busy: Vec<f64>,
-    /// How far these were from their average over time, as a standard deviation.
+    /// Their standard deviation over time.
     pub busy_spread: Vec<f64>,
-    /// Levels that compactions began at which ran at the same time, on average.
+    /// Average number of start levels of compactions that ran at the same time.
     pub levels_at_once: f64,
-    /// Compactions that ran, on average, however many threads each had.
+    /// Average number of running compactions, regardless of their threads.
     pub jobs_at_once: f64,
-    /// Part of the time that so many compaction threads were busy: 0, 1 and so on.
+    /// Fraction of the time for each number of busy compaction threads: 0, 1, ….
     pub busy_share: Vec<f64>,
     /// Compactions, by start level.
     pub jobs: Vec<u64>,
     /// Bytes that compactions wrote, by output level.
     pub written: Vec<Written>,
-    /// Jobs that only moved tables, and that only deleted some.
+    /// Jobs that only moved or deleted tables.
     pub moves: u64,
     /// See `moves`.
     pub deletions: u64,
     /// Jobs that were finished and had to wait for others to commit.
     pub waited: u64,
-    /// How long they did, together, in seconds.
+    /// Their total wait, in seconds.
     pub wait_seconds: f64,
     /// Most that waited at once.
     pub waited_most: usize,
     /// Merges of what waited (intra-DF).
     pub merges: u64,
-    /// Bytes written by them; among [`compacted_bytes`](Self::compacted_bytes), too.
+    /// Bytes written by them; included in [`compacted_bytes`](Self::compacted_bytes).
     pub merged_bytes: f64,
     /// Sorted runs on average over time.
     pub runs: f64,
-    /// Bytes of tables by bytes of live data on average over time.
+    /// Bytes of tables divided by bytes of live data, on average over time.
     pub space: f64,
-    /// What came after the last write, until nothing was due, where the run went on until then.
+    /// The time after the last write until nothing was due, if the run continued until then.
     pub settled: Option<Settled>,
-    /// Of TPH tables at the end: files for each table, bytes of memory that finding a key takes.
+    /// For TPH tables at the end: files per table, and index memory per key in bytes.
     pub tph: Option<(f64, f64)>,
-    /// With a fast device: what became of it.
+    /// With a fast device: its figures.
     pub fast: Option<crate::fast::FastReport>,
     /// (tables, bytes) by level at the end.
     pub levels: Vec<(usize, u64)>,
-    /// Writers stood still, and nothing ran that could have released them.
+    /// Writers were stopped, and nothing ran that could have released them.
     pub wedged: bool,
     /// Over time.
     pub samples: Vec<Sample>,
@@ -161,7 +161,7 @@ impl Report {
         self.user_bytes / self.seconds.max(1e-9)
     }
 
-    /// Bytes written to tables by bytes written by users.
+    /// Bytes written to tables divided by bytes written by users.
     pub fn write_amplification(&self) -> f64 {
         (self.flushed_bytes + self.compacted_bytes) / self.user_bytes.max(1.0)
     }
@@ -171,19 +171,19 @@ impl Report {
         self.busy.iter().sum()
     }
 
-    /// How far the busy threads were from their average over time, as a standard deviation.
+    /// Standard deviation of the number of busy threads over time.
     pub fn parallelism_spread(&self) -> f64 {
         let mean: f64 = self.busy_share.iter().enumerate().map(|(n, share)| n as f64 * share).sum();
         let squares = self.busy_share.iter().enumerate().map(|(n, share)| (n as f64 - mean).powi(2) * share);
         squares.sum::<f64>().sqrt()
     }
 
-    /// Part of the time that more than `threads` were busy.
+    /// Fraction of the time in which more than `threads` threads were busy.
     pub fn busy_over(&self, threads: usize) -> f64 {
         self.busy_share.iter().skip(threads + 1).sum()
     }
 
-    /// Three quarters of the threads: 12 of 16, which the paper on DF-compaction asks for.
+    /// Three quarters of the threads: 12 of 16, the paper's threshold.
     pub fn most_threads(&self) -> usize {
         self.settings.threads * 3 / 4
     }
@@ -466,14 +466,14 @@ impl Report {
     }
 }
 
-/// Writes by how long write control held them up.
+/// Writes by how long write control delayed them.
 #[derive(Debug, Clone)]
 pub struct Waits {
     /// The longest, in seconds.
     pub longest: f64,
     /// What it waited for.
     pub reason: &'static str,
-    /// Writes that waited up to 10^(i / 8) microseconds; the first: not at all.
+    /// Number of writes that waited up to 10^(i / 8) microseconds; the first: those that did not wait.
     counts: [f64; 80],
 }
 
@@ -483,7 +483,7 @@ impl Default for Waits {
     }
 }
 
-/// The store's writers gather what they owe until it is worth a sleep of so many seconds.
+/// The store's writers accumulate their delay until it is worth a sleep of this many seconds.
 const SLEEP_SECONDS: f64 = 1e-3;
 
 impl Waits {
@@ -495,7 +495,7 @@ impl Waits {
         }
     }
 
-    /// Seconds that so many percent of the writes waited at most, within a third.
+    /// The given percentile of write delays in seconds, accurate to a third.
     pub fn percentile(&self, percent: f64) -> f64 {
         let mut left = self.counts.iter().sum::<f64>() * percent / 100.0;
         for (slot, count) in self.counts.iter().enumerate() {
@@ -517,7 +517,7 @@ pub struct Recorder {
     next: f64,
     part: Sample,
     runs_time: f64,
-    /// Tables asked, blocks and seconds of lookups, seconds of seeks, each times how long it was so.
+    /// Tables searched, blocks and seconds of lookups, and seconds of seeks, each integrated over time.
     reads_time: [f64; 4],
     jobs_time: f64,
     space_time: f64,
@@ -527,11 +527,11 @@ pub struct Recorder {
     /// Threads busy by level, now.
     busy_now: Vec<usize>,
     levels_time: f64,
-    /// For how long writers have been standing still.
+    /// For how long writers have been stopped.
     standing: f64,
     /// Seconds that each limit held.
     limits: Limits,
-    /// What was so at the last write, where the run goes on after it.
+    /// The state at the last write, if the run continues after it.
     at_last_write: Option<Box<Before>>,
     /// Set by the engine; see [`Report::wedged`].
     pub wedged: bool,
@@ -541,7 +541,7 @@ pub struct Recorder {
 type Before = (Report, std::collections::BTreeMap<&'static str, f64>, Limits);
 
 impl Recorder {
-    /// For a tree of so many levels.
+    /// For a tree of `levels` levels.
     pub fn new(s: &Settings, levels: usize) -> Self {
         let every = if s.sample_every > 0.0 { s.sample_every } else { 0.25 };
         let report = Report {
@@ -613,8 +613,8 @@ impl Recorder {
         (self.next - now).max(1e-6)
     }
 
-    /// `step` seconds went by, with so many writes a second. `busy`: the start level of each job, `None` a flush, and
-    /// its parts.
+    /// Records `step` seconds with this many writes per second. `busy`: for each job its start level (`None` for a
+    /// flush) and its parts.
     pub fn pass(
         &mut self,
         step: f64,
@@ -654,30 +654,31 @@ impl Recorder {
         r.busy_share[threads.min(last)] += step;
     }
 
-    /// `step` seconds in which writers got so large a part of what they wanted, and what kept the rest from them.
+    /// Records `step` seconds in which writers got `part` of what they wanted, because of `limit`.
     pub fn limited(&mut self, step: f64, part: f64, limit: Limit) {
         self.limits.pass(step, part, limit);
     }
 
-    /// `step` seconds with this use of the cores and devices each second, and so much on the fast one.
+    /// Records `step` seconds with this use of cores and devices per second, and these contents of the fast device.
     pub fn used(&mut self, step: f64, used: &crate::fast::Use, held: crate::fast::Held) {
         self.part.used.add(used, step);
         self.part.fast_bytes = self.part.fast_bytes.max(held.bytes);
         (self.part.triggers, self.part.changes) = (held.triggers, held.changes);
     }
 
-    /// `step` seconds in which users did so many lookups and seeks a second.
+    /// Records `step` seconds with this many lookups and seeks per second.
     pub fn read(&mut self, step: f64, reads: f64, seeks: f64) {
         self.report.reads += reads * step;
         self.report.seeks += seeks * step;
     }
 
-    /// `step` seconds in which so many writes a second were done, `allowed` were, and writers slept a part of the time.
+    /// Records `step` seconds with this many writes per second, of which `allowed` were possible, while writers slept a
+    /// fraction of the time.
     pub fn waited(&mut self, step: f64, writes: f64, allowed: f64, delayed: f64, stopped: bool, reason: StallReason) {
         let waits = &mut self.report.waits;
         if stopped {
             self.standing += step;
-            // One writer stands, and those behind it.
+            // One writer is stopped, and so are those after it.
             waits.longest = waits.longest.max(self.standing);
             if waits.longest <= self.standing {
                 waits.reason = reason.name();
@@ -695,7 +696,7 @@ impl Recorder {
         waits.add(writes * step * (1.0 - sleeping), 0.0, reason);
     }
 
-    /// The tree at a moment; every so often a sample.
+    /// Records the tree's state; adds a sample from time to time.
     pub fn sample(&mut self, now: f64, tree: &Tree, scores: &LevelScores, live: f64, reads: Reads) {
         let (runs, space) = (tree.runs() as f64, tree.bytes() as f64 / live);
         let step = now - self.last;
@@ -767,13 +768,13 @@ impl Recorder {
         }
     }
 
-    /// A job has finished: how many wait to commit now, and whether it does.
+    /// Records a finished job: how many jobs wait to commit now, and whether this one does.
     pub fn pending(&mut self, all: usize, this: bool) {
         self.report.waited += u64::from(this);
         self.report.waited_most = self.report.waited_most.max(all);
     }
 
-    /// So many jobs waited to commit for `step` seconds.
+    /// Records that `jobs` jobs waited to commit for `step` seconds.
     pub fn waits_to_commit(&mut self, step: f64, jobs: usize) {
         self.report.wait_seconds += step * jobs as f64;
     }
@@ -789,7 +790,7 @@ impl Recorder {
         self.report.flushed_bytes += written;
     }
 
-    /// Everything is written, and the run goes on. What is said of the run is what was so until now.
+    /// Everything is written, but the run continues. The figures of the run are those up to now.
     pub fn written(&mut self, now: f64, tree: &Tree) {
         if self.at_last_write.is_none() {
             self.end(now, tree);
@@ -798,7 +799,7 @@ impl Recorder {
         }
     }
 
-    /// Nothing is due any more after [`Self::written`].
+    /// After [`Self::written`], no more jobs are due.
     pub fn settled(&mut self, now: f64, tree: &Tree) {
         let Some(before) = self.at_last_write.take() else { return self.end(now, tree) };
         let settled = Settled {
@@ -851,7 +852,7 @@ fn rounded(all: &[f64]) -> Vec<f64> {
     all.iter().map(|v| round(*v)).collect()
 }
 
-/// Four significant digits and no noise, so that reports are read easily.
+/// Rounds to four significant digits, to make reports easier to read.
 pub(crate) fn round(v: f64) -> f64 {
     if v == 0.0 || !v.is_finite() {
         return 0.0;

@@ -7,9 +7,9 @@ use rockmill::{CfOptions, CompactionStyle, Options};
 /// Which keys are written.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum KeyOrder {
-    /// Each key equally often, in any order.
+    /// Each key equally often, in random order.
     Uniform,
-    /// Few keys often, with this exponent, spread over all of the key space (YCSB's scrambled Zipfian).
+    /// A Zipfian distribution with this exponent, spread over the whole key space (YCSB's scrambled Zipfian).
     Zipfian(f64),
     /// One key behind the other.
     Sequential,
@@ -20,18 +20,18 @@ pub enum KeyOrder {
 pub enum Workload {
     /// An empty store is filled; each key is written once.
     Fill,
-    /// A full store is written to: keys are chosen anew each time.
+    /// A full store is overwritten: each write chooses a key at random.
     Overwrite,
 }
 
-/// Which jobs may be split over threads that have nothing to do (two at most, as DF-compaction does it).
+/// Which jobs may be split over idle threads (at most two, as in DF-compaction).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
-    /// As in the store: those of DF-compaction.
+    /// As in the store: jobs of DF-compaction.
     Store,
-    /// None. What `subcompactions` says holds in any case.
+    /// None. `subcompactions` applies in any case.
     Never,
-    /// Those of every strategy, by the same rule.
+    /// Jobs of every strategy, by the same rule.
     Idle,
 }
 
@@ -45,14 +45,14 @@ impl Split {
     }
 }
 
-/// What a strategy is beside the compaction style.
+/// The variant of a strategy, in addition to the compaction style.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     /// As RocksDB has it.
     Usual,
     /// With DF-compaction.
     DownForce,
-    /// Classic: one job a level, and nothing into a full one.
+    /// Classic: one job per level, and none into a full level.
     Classic,
 }
 
@@ -70,19 +70,20 @@ impl Manner {
 /// Machines that do compactions (docs/offload.md).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workers {
-    /// Their cores, all together.
+    /// Their cores in total.
     pub cores: f64,
     /// Bytes per second of the network, each way.
     pub network: f64,
-    /// CPU that such a job takes here, as a part of what it takes where it is done: blocks are sent, tables received,
+    /// CPU that such a job takes on the host, as a fraction of its CPU on the worker: blocks are sent, tables received,
     /// written and checked.
     pub host_part: f64,
-    /// Jobs with fewer bytes of input are done here.
+    /// Jobs with fewer bytes of input run on the host.
     pub input_bytes_min: f64,
 }
 
-/// All that a run depends on. Sizes in bytes, times in seconds unless the name says otherwise. The defaults are of four
-/// threads and writers of 2 us an entry; the command's are of 16 and 0.5 us, where the tree is the limit.
+/// All inputs of a run. Sizes in bytes, times in seconds unless the name says otherwise. The defaults are for four
+/// threads and writers with 2 us per entry. The command's defaults are 16 threads and 0.5 us, so that the tree is the
+/// limit.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Name of the strategy; see [`Settings::STRATEGIES`].
@@ -95,13 +96,13 @@ pub struct Settings {
     pub split: Split,
     /// Size of the data set, uncompressed.
     pub data_bytes: u64,
-    /// What is written, uncompressed; for [`Workload::Fill`] the data set.
+    /// Uncompressed bytes to write; for [`Workload::Fill`], the data set.
     pub write_bytes: u64,
     /// What is done.
     pub workload: Workload,
     /// Which keys.
     pub keys: KeyOrder,
-    /// Bytes per second that writers want to write; 0: as fast as they can.
+    /// Bytes per second that writers want to write; 0: as fast as possible.
     pub ingest_rate: u64,
     /// Bytes of a key.
     pub key_bytes: u64,
@@ -121,47 +122,47 @@ pub struct Settings {
     pub device_total: f64,
     /// Seconds that a read takes before its first byte.
     pub device_latency: f64,
-    /// Seconds that a sync of a file takes beside its bytes.
+    /// Seconds that a sync of a file takes, in addition to the time of its bytes.
     pub device_sync: f64,
     /// Bytes that a job without overlap reads at once.
     pub readahead: u64,
     /// Jobs read, merge and write at the same time (io_uring), instead of one after the other (pread).
     pub overlap: bool,
-    /// CPU nanoseconds of a write, of all writers together.
+    /// CPU nanoseconds per write, for all writers together.
     pub write_ns: f64,
-    /// CPU nanoseconds of a merge for each entry that goes in.
+    /// CPU nanoseconds of a merge per input entry.
     pub merge_ns_per_entry: f64,
-    /// CPU nanoseconds of a merge for each stored byte that goes in.
+    /// CPU nanoseconds of a merge per stored input byte.
     pub merge_ns_per_byte: f64,
-    /// CPU nanoseconds of a flush for each entry.
+    /// CPU nanoseconds of a flush per entry.
     pub flush_ns_per_entry: f64,
-    /// Lookups of users that are wanted each second, beside the writes.
+    /// Lookups per second that users want, in addition to the writes.
     pub reads_per_second: f64,
-    /// Seeks of users that are wanted each second.
+    /// Seeks per second that users want.
     pub seeks_per_second: f64,
-    /// CPU nanoseconds of a lookup or a seek, whatever the tree.
+    /// CPU nanoseconds of a lookup or a seek, independent of the tree.
     pub read_ns: f64,
-    /// The same for each table that a lookup asks, and each run that a seek stands in.
+    /// The same per table that a lookup searches, and per run that a seek positions in.
     pub read_run_ns: f64,
-    /// Bytes that a block takes from the device, on average: fewer than it has, where a cache has some of them.
+    /// Average bytes read from the device per block: less than its size if a cache has some blocks.
     pub read_bytes: u64,
     /// The delayed write rate, in bytes per second.
     pub delayed_write_rate: u64,
     /// Seconds between samples; 0 chooses.
     pub sample_every: f64,
-    /// Go on after the last write until nothing is due, and say what that took.
+    /// Continue after the last write until nothing is due, and report what that took.
     pub settle: bool,
     /// A fast device in front of this one.
     pub fast: Option<crate::fast::Fast>,
     /// Other machines do compactions.
     pub workers: Option<Workers>,
-    /// Of jitter in how long jobs take.
+    /// Seed of the jitter in the duration of jobs.
     pub seed: u64,
     /// The column family's options.
     pub options: CfOptions,
 }
 
-/// Settings that make no sense, in words.
+/// Why settings are invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingsError(pub String);
 
@@ -173,9 +174,9 @@ impl fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
-/// Tables that the last level of a simulated tree has at most, by the settings that are chosen for it: larger ones by
-/// `target_file_size_multiplier`, and jobs that may have as many of these. It changes little of what comes out
-/// (docs/compaction.md) and much of how long that takes.
+/// Most tables of a simulated tree's last level, according to the settings chosen for it: `target_file_size_multiplier`
+/// makes tables larger, and jobs may have correspondingly many bytes. It has little effect on the results
+/// (docs/compaction.md), but a large effect on the time that a simulation takes.
 pub const TABLES_MAX: u64 = 1 << 12;
 
 impl Default for Settings {
@@ -223,7 +224,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Strategies by name: the style, and what they are beside it.
+    /// Strategies by name: style and manner.
     pub const STRATEGIES: [(&'static str, CompactionStyle, Manner); 7] = [
         ("leveled", CompactionStyle::Level, Manner::Usual),
         ("tiered", CompactionStyle::Universal, Manner::Usual),
@@ -239,7 +240,7 @@ impl Settings {
         (self.key_bytes + self.value_bytes) as f64
     }
 
-    /// Bytes of an entry in a table: with its sequence number and type, compressed.
+    /// Compressed bytes of an entry in a table, with its sequence number and type.
     pub fn stored_entry_bytes(&self) -> f64 {
         (self.entry_bytes() + 8.0) * self.compression_ratio
     }
@@ -249,10 +250,10 @@ impl Settings {
         (self.data_bytes as f64 / self.entry_bytes()).max(1.0)
     }
 
-    /// Checks everything and fills in what is left to be chosen; notes for the user of what was chosen.
+    /// Checks all settings and chooses unset ones; returns notes for the user about the choices.
     ///
     /// # Errors
-    /// The first setting that makes no sense.
+    /// The first invalid setting.
     pub fn complete(&mut self) -> Result<Vec<String>, SettingsError> {
         let bad = |what: String| Err(SettingsError(what));
         let Some((_, style, manner)) = Self::STRATEGIES.iter().find(|s| s.0 == self.strategy) else {
@@ -366,7 +367,7 @@ impl Settings {
     }
 }
 
-/// What of the options decides how tables are counted.
+/// The options that determine how tables are counted.
 trait DynamicSizes {
     fn dynamic_sizes(&self) -> bool;
 }

@@ -1,6 +1,6 @@
-//! Who gets how much of the device and the cores.
+//! Divides the device and the cores among jobs.
 
-/// What progress costs: a *unit* of progress (a whole job; one write) needs so much of each resource.
+/// The cost of progress: how much of each resource a *unit* of progress (a whole job; one write) needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
     /// CPU seconds.
@@ -9,7 +9,7 @@ pub struct Cost {
     pub read: f64,
     /// Bytes written.
     pub write: f64,
-    /// Bytes read from the fast device, where there is one.
+    /// Bytes read from the fast device, if there is one.
     pub fast_read: f64,
     /// Bytes written to it.
     pub fast_write: f64,
@@ -80,8 +80,8 @@ impl Capacity {
     }
 }
 
-/// Units per second for each of `wishes`, (most units per second, cost of a unit): all get the same part of their wish
-/// until a resource is used up; those that need none of it get more (progressive filling).
+/// Units per second for each of `wishes`, (most units per second, cost of a unit): all get the same fraction of their
+/// wish until a resource is used up; those that do not need it get more (progressive filling).
 pub fn divide(capacity: &Capacity, wishes: &[(f64, Cost)]) -> Vec<f64> {
     let mut left = capacity.all();
     let mut rates = vec![0.0; wishes.len()];
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(divide(&MACHINE, &[(1.0, cpu(1.0))]), [1.0]);
         assert_eq!(divide(&MACHINE, &[(1.0, cpu(1.0)); 4]), [0.5; 4]);
         assert_eq!(divide(&MACHINE, &[(0.0, cpu(1.0)), (5.0, Cost::default())]), [0.0, 5.0]);
-        // One that needs no core goes on when the cores are used up.
+        // A job that needs no core continues when the cores are used up.
         let read = Cost { read: 10.0, ..Cost::default() };
         assert_eq!(divide(&MACHINE, &[(1.0, cpu(4.0)), (10.0, read)]), [0.5, 10.0]);
         // Both directions share the device.

@@ -1,4 +1,4 @@
-//! The simulated tree: the store's `Version`, of tables that are key ranges with sizes.
+//! The simulated tree: the store's `Version`, with tables that are only key ranges with sizes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::pieces::{Files, Output};
 /// Virtual time begins here, in seconds: 0 means an unknown time to the store.
 pub const EPOCH_SECONDS: f64 = 1e6;
 
-/// A tree and what its tables hold.
+/// A tree and the contents of its tables.
 pub struct Tree {
     /// As the strategies see it.
     pub version: Arc<Version>,
     extents: HashMap<u64, Extent>,
     /// Bytes of all tables.
     bytes: u64,
-    /// Positions that they reach over, all together.
+    /// Total positions that the tables cover.
     cover: u128,
     purge: Arc<PurgeQueue>,
     next_number: u64,
     next_epoch: u64,
     /// Bytes of an entry in a table.
     entry_bytes: f64,
-    /// Positions that the files of all tables reach over; see `cover`.
+    /// Total positions that the files of all tables cover; see `cover`.
     file_cover: u128,
-    /// Which files tables share; none where tables are block-based.
+    /// Which files tables share; `None` if tables are block-based.
     pub files: Option<Files>,
 }
 
@@ -58,17 +58,17 @@ impl Tree {
         self.extents.get(&number)
     }
 
-    /// Bytes of all tables, each file that several share counted once.
+    /// Bytes of all tables; shared files count once.
     pub fn bytes(&self) -> u64 {
         self.files.as_ref().map_or(self.bytes, Files::bytes)
     }
 
-    /// Files that a seek stands in, on average over the key space, where tables have several; 0 elsewhere.
+    /// Files that a seek positions in, on average over the key space, if tables have several files; otherwise 0.
     pub fn file_cover(&self) -> f64 {
         self.file_cover as f64 / POSITIONS as f64
     }
 
-    /// Tables that reach over a key, on average over the key space.
+    /// Tables that cover a key, on average over the key space.
     pub fn cover(&self) -> f64 {
         self.cover as f64 / POSITIONS as f64
     }
@@ -83,7 +83,7 @@ impl Tree {
         self.version.sorted_runs().count()
     }
 
-    /// The same, once for each file that it consists of.
+    /// The same, counted once for each file of the table.
     fn file_width(&self, f: &FileMeta) -> u128 {
         self.files.as_ref().map_or(0, |files| self.width(f) * files.count(f.number()) as u128)
     }
@@ -128,7 +128,7 @@ impl Tree {
         Arc::make_mut(&mut self.version).levels[0].base.insert(0, table);
     }
 
-    /// Adds tables to a level that was empty there, in this path of the options.
+    /// Adds tables to an empty level, in this path of the options.
     pub fn fill(&mut self, level: usize, path: u32, extents: Vec<Extent>) {
         let tables: Vec<_> = extents.into_iter().map(|e| self.table(Output::whole(e), 1, (path, 0), 0.0)).collect();
         self.next_epoch = self.next_epoch.max(2);
@@ -148,7 +148,7 @@ impl Tree {
         }
     }
 
-    /// A job's tables, which are not live yet: its inputs where these move, none where they are deleted.
+    /// Creates a job's output tables, which are not live yet: its inputs if these move, none if they are deleted.
     pub fn write(&mut self, job: &Compaction, outputs: Vec<Output>, now: f64) -> Vec<Arc<FileMeta>> {
         let epoch = job.input_files().map(|f| f.entry.epoch_number).min().unwrap_or(1);
         match (job.deletion, job.trivial_move) {
@@ -158,7 +158,7 @@ impl Tree {
         }
     }
 
-    /// Tables that are not live, and shall not be, are gone.
+    /// Removes tables that are not live and will not become live.
     pub fn remove<'f>(&mut self, tables: impl IntoIterator<Item = &'f Arc<FileMeta>>) {
         for f in tables {
             let gone = self.extents.remove(&f.number());
@@ -168,7 +168,7 @@ impl Tree {
         }
     }
 
-    /// Takes a job's inputs out and puts tables in.
+    /// Removes a job's inputs and adds its outputs.
     pub fn commit(&mut self, job: &Compaction, tables: Vec<Arc<FileMeta>>) {
         self.came(&tables);
         for f in job.input_files() {
@@ -179,7 +179,7 @@ impl Tree {
         if !job.trivial_move {
             self.remove(job.input_files());
         }
-        // In place: no job that runs holds on to a version.
+        // Changed in place: running jobs do not hold a version.
         let version = Arc::make_mut(&mut self.version);
         for (level, files) in &job.inputs {
             take(version, *level, files);
@@ -196,12 +196,12 @@ pub(crate) fn moved(f: &Arc<FileMeta>, job: &Compaction) -> Arc<FileMeta> {
     }
 }
 
-/// Where a table that begins like `f` is, or would be, in a sorted run.
+/// The place in a sorted run of a table that begins like `f`.
 fn place(cmp: &InternalKeyComparator, run: &[Arc<FileMeta>], f: &FileMeta) -> usize {
     run.partition_point(|r| cmp.compare(r.entry.smallest.as_bytes(), f.entry.smallest.as_bytes()).is_lt())
 }
 
-/// Takes tables of a run out of a level. Most often they are neighbours.
+/// Removes tables of a run from a level. Usually they are neighbours.
 fn take(version: &mut Version, level: usize, files: &[Arc<FileMeta>]) {
     let Version { levels, cmp, .. } = version;
     let level_files = &mut levels[level];
@@ -227,7 +227,7 @@ fn take(version: &mut Version, level: usize, files: &[Arc<FileMeta>]) {
     level_files.extras.retain(|run| !run.files.is_empty());
 }
 
-/// Puts tables of one run into a level.
+/// Adds tables of one run to a level.
 fn put(version: &mut Version, level: usize, mut tables: Vec<Arc<FileMeta>>) {
     let Version { levels, cmp, .. } = version;
     let of = &mut levels[level];

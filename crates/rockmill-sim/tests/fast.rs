@@ -1,4 +1,4 @@
-//! A fast device in front of a slow one: books that balance, bounds that hold, and writers that go on.
+//! A fast device in front of a slow one: sums are consistent, bounds hold, and writers make progress.
 
 use rockmill_sim::{Fast, FastComparison, Front, KeyOrder, Report, Settings, Workload, run};
 
@@ -39,7 +39,7 @@ fn what_was_written_is_in_tables_and_logs_once() {
             let r = run(&s).unwrap();
             let ((tables, logs), all) = (held(&r), r.user_bytes / s.entry_bytes());
             assert!(((tables + logs) / all - 1.0).abs() < 1e-5, "{front:?}: {tables} + {logs} of {all}");
-            // Each write is logged once; what tables got is what flushes and compactions wrote.
+            // Each write is logged once; the bytes of tables are those that flushes and compactions wrote.
             let fast = r.fast.as_ref().unwrap();
             let in_logs = all * (s.entry_bytes() + 24.0);
             let done = in_logs + r.flushed_bytes + r.compacted_bytes + fast.unfinished;
@@ -62,7 +62,7 @@ fn each_side_keeps_to_its_fast_bytes() {
                     let r = run(&s).unwrap();
                     let most = r.fast.as_ref().unwrap().bytes_most;
                     assert!(most <= capacity(&s) * 1.001, "{what}, {front:?}, {workload:?}, {data}: {}", r.to_text());
-                    // And they use them; at 100 GB index tables have not the memory for it.
+                    // They also use them; at 100 GB, index tables do not have enough memory for that.
                     assert!(most >= capacity(&s) * 0.15, "{what}, {front:?}, {workload:?}, {data}: {}", r.to_text());
                     let seen = r.samples.iter().map(|p| p.fast_bytes).fold(0.0, f64::max);
                     assert!(seen <= most && seen > most * 0.7, "{seen} in samples, {most} at most");
@@ -102,7 +102,7 @@ fn nobody_stops_for_ever() {
 
 #[test]
 fn triggers_come_to_rest() {
-    // As fast as it takes them, and at rates from little to more than the slow device takes in.
+    // At full speed, and at rates from very low to more than the slow device can absorb.
     for rate in [0, 20, 60, 120, 400].map(|mb| mb * 1_000_000) {
         for cores in [2.0, 8.0] {
             let s = Settings {
@@ -123,7 +123,7 @@ fn triggers_come_to_rest() {
 
 #[test]
 fn writers_get_what_the_slow_device_takes_in() {
-    // Cores are not short, so that the device is.
+    // There are enough cores, so the device is the limit.
     for of in [sata, disk] {
         let s = Settings {
             workload: Workload::Overwrite,
@@ -137,15 +137,15 @@ fn writers_get_what_the_slow_device_takes_in() {
         assert!(fast.busy[2].mean() > 0.9, "the slow device rests: {}", r.to_text());
         let taken = s.device_write * fast.busy[2].mean();
         let written = fast.written[1] / r.seconds;
-        // It may be reading that keeps it busy.
+        // Reads may also keep it busy.
         assert!((0.8..1.001).contains(&(written / taken)), "{written} of {taken}: {}", r.to_text());
-        // From a fifth of the run on no sample has less than an eighth of the mean, which is what a job from L0 leaves
-        // that takes half a minute.
+        // After the first fifth of the run, no sample has less than an eighth of the mean, which is what remains during
+        // an L0 job of half a minute.
         let rates: Vec<f64> = r.samples.iter().skip(r.samples.len() / 5).map(|p| p.write_rate).collect();
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
         let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
         assert!(least > mean / 8.0, "{least} of {mean}: {}", r.to_text());
-        // What they want is what they get where that is less.
+        // Writers that want less than that get what they want.
         let s = Settings { ingest_rate: (r.throughput() * 0.7) as u64, ..s };
         let r = run(&s).unwrap();
         assert!((r.throughput() / s.ingest_rate as f64 - 1.0).abs() < 0.01, "{}", r.to_text());
@@ -167,7 +167,7 @@ fn the_wal_and_two_levels_are_on_the_fast_device() {
         let r = run(&sata(4 * GB, front)).unwrap();
         let fast = r.fast.as_ref().unwrap();
         assert!(fast.used.fast[2] > 0.0 && fast.used.slow[2] == 0.0 && fast.used.slow[3] > 0.0, "{}", r.to_text());
-        // What is in L2 and below got there through the slow device, nothing by a move.
+        // Data in L2 and below was written to the slow device; nothing got there by a move.
         let below: u64 = r.levels.iter().skip(2).map(|l| l.1).sum();
         assert!(below > 0 && fast.written[1] >= below as f64, "{}", r.to_text());
         assert!(fast.merges == 0 && fast.tables() == 0.0);

@@ -1,5 +1,5 @@
-//! Random interleavings of jobs for each strategy. `ROCKMILL_INTERLEAVINGS=N` takes N histories of each instead of the
-//! ordinary run's; `ROCKMILL_SEED` begins with another seed.
+//! Random interleavings of jobs for each strategy. `ROCKMILL_INTERLEAVINGS=N` runs N histories of each instead of the
+//! default number; `ROCKMILL_SEED` begins with another seed.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ fn classic_tiered_keeps_newer_above_older() {
     all_hold(Some((CompactionStyle::Universal, Manner::Classic)));
 }
 
-/// Picks as the store does, and holds what the shape of the tree asked for to the classic rules.
+/// Picks as the store does, and checks jobs that the tree's shape required against the classic rules.
 fn classic_pick(
     version: &Arc<Version>,
     options: &CfOptions,
@@ -125,8 +125,8 @@ fn runs_most(options: &CfOptions) -> usize {
     options.level0_file_num_compaction_trigger.max(2) as usize
 }
 
-/// Histories of flushes and the strategy's own jobs, in any order: each job by the rules, and at no moment does the
-/// tree have more runs than it may.
+/// Histories of flushes and the strategy's own jobs, in any order: each job follows the rules, and the tree never has
+/// more runs than allowed.
 #[test]
 fn classic_trees_keep_strictly_to_their_shape() {
     for style in [CompactionStyle::Level, CompactionStyle::Universal] {
@@ -147,7 +147,8 @@ fn classic_trees_keep_strictly_to_their_shape() {
     }
 }
 
-/// The most extra runs of a level that have one key, of tables such that `counts`; and the most of a level at all.
+/// The largest number of a level's extra runs over one key, considering only tables accepted by `counts`; and the
+/// largest number of extra runs of a level.
 fn extra_runs(version: &Version, counts: fn(&FileMeta) -> bool) -> (usize, usize) {
     let of_level = |level: &Level| {
         let runs: Vec<Vec<(u8, u8)>> = level
@@ -164,8 +165,8 @@ fn extra_runs(version: &Version, counts: fn(&FileMeta) -> bool) -> (usize, usize
     version.levels.iter().skip(1).map(of_level).fold((0, 0), |a, b| (a.0.max(b.0), a.1.max(b.1)))
 }
 
-/// Nothing but flushes and jobs, which all end well: what a job had comes back when it fails. With a bound on the cost
-/// of merges, in percent, writers are at work from the first step on.
+/// Only flushes and jobs, which all succeed, because a failed job returns its inputs. With a bound on the cost of
+/// merges, in percent, writers are active from the first step on.
 fn under_load(seed: u64, strategy: Strategy, merge_percent: Option<u32>) -> History {
     let mut history = History::random(seed, Some(strategy), STEPS);
     let load =
@@ -179,10 +180,10 @@ fn under_load(seed: u64, strategy: Strategy, merge_percent: Option<u32>) -> Hist
     history
 }
 
-/// Under load, with jobs that end early or late. What no job has of extra runs keeps to twice what is due for a merge,
-/// at each key. Each job that runs or waits may have taken so much again: runs that it takes deeper are there until it
-/// commits. And a level has no more than twice as many in all: runs whose keys lie apart are few. So it is whether
-/// merges for readers are put off or not.
+/// Under load, with jobs that end early or late. At each key, the extra runs that no job has stay within twice the
+/// number at which a merge is due. Each running or waiting job may have as many more, because runs that it moves deeper
+/// remain until it commits. A level has at most twice as many extra runs in total, so disjoint runs are few. This holds
+/// whether merges for reads are deferred or not.
 #[test]
 fn extra_runs_are_bounded_under_load() {
     for (strategy, put_off) in [(DF_LEVELED, None), (DF_LEVELED, Some(150)), (DF_LEVELED, Some(0)), (DF_TIERED, None)] {
@@ -211,11 +212,11 @@ fn extra_runs_are_bounded_under_load() {
 }
 
 thread_local! {
-    /// A pick had nothing to do that should have had something.
+    /// Set if a pick found no job although it should have.
     static STUCK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Picks as the store does, and notes where L0 is due, nothing runs, and nothing is found.
+/// Picks as the store does, and records if L0 is due, nothing runs, and no job is found.
 fn noting_pick(
     version: &Arc<Version>,
     options: &CfOptions,
@@ -228,7 +229,7 @@ fn noting_pick(
     found
 }
 
-/// While writers never rest, merges for readers may be put off for ever. What they write goes down all the same.
+/// If writers are never idle, merges for reads may be deferred for ever. Written data goes down nevertheless.
 #[test]
 fn l0_never_waits_for_writers_to_rest() {
     for (strategy, put_off) in [(DF_LEVELED, Some(150)), (DF_LEVELED, Some(0)), (DF_TIERED, Some(150))] {
@@ -245,7 +246,7 @@ fn l0_never_waits_for_writers_to_rest() {
     }
 }
 
-/// Of each level its extra runs and the tables of its base run.
+/// For each level, the number of extra runs and of tables in its base run.
 fn shape(version: &Version) -> Vec<(usize, usize)> {
     version.levels.iter().map(|level| (level.extras.len(), level.base.len())).collect()
 }
@@ -260,7 +261,7 @@ fn strategies_change_while_jobs_run() {
     all_hold(None);
 }
 
-/// Takes one table less of an L0 job: an older version stays above a newer one.
+/// A broken strategy that omits one table of an L0 job, so that an older version stays above a newer one.
 fn broken(
     version: &Arc<Version>,
     options: &CfOptions,
@@ -274,7 +275,7 @@ fn broken(
     Some(c)
 }
 
-/// Leaves the oldest run of a DF job behind.
+/// A broken strategy that omits the oldest run of a DF job.
 fn leaves_a_run(
     version: &Arc<Version>,
     options: &CfOptions,
@@ -289,7 +290,7 @@ fn leaves_a_run(
     Some(c)
 }
 
-/// Some history shows it, is shrunk, and does not fail when nothing is broken.
+/// Checks that some history shows the fault, can be shrunk, and does not fail with the correct strategy.
 fn is_found(strategy: Strategy, out_of_order: bool, broken: Pick) -> Vec<Step> {
     let histories = (0..2000).map(|seed| (seed, History::random(seed, Some(strategy), STEPS)));
     let (seed, history) = histories
@@ -317,7 +318,7 @@ fn a_df_job_that_leaves_an_older_run_behind_is_found() {
     is_found(DF_TIERED, false, leaves_a_run);
 }
 
-/// Drops tombstones of pending runs, although what they delete may be live.
+/// Drops tombstones of pending runs, although entries that they delete may be live.
 fn forgets_tombstones(
     version: &Arc<Version>,
     options: &CfOptions,
@@ -369,7 +370,7 @@ fn a_broken_strategy_is_found_and_its_history_shrunk() {
     let said = small.run(broken).expect_err("it still fails");
     assert!(small.steps.len() <= STEPS / 6, "seed {seed}: {:?}", small.steps);
     assert!(said.contains("newer than what is above") || said.contains("was written last"), "{said}");
-    // No job need be among them: what is due at the end of a history is done then.
+    // No job need be among the steps: jobs that are due at the end of a history are run then.
     assert!(small.steps.iter().any(|s| matches!(s, Step::Flush(_))), "seed {seed}: {:?}", small.steps);
     assert!(small.run(pick).is_ok(), "the strategy itself holds");
 }

@@ -1,4 +1,4 @@
-//! What simulations promise: the same report each time, books that balance, and what is known of the strategies.
+//! Properties of simulations: the same report each time, consistent sums, and known properties of the strategies.
 
 use rockmill_sim::{Comparison, KeyOrder, Limit, Report, Settings, Split, Workers, Workload, run};
 
@@ -33,7 +33,7 @@ fn what_is_written_is_there() {
             let r = of(&s);
             assert!(!r.wedged && (r.user_bytes / s.data_bytes as f64 - 1.0).abs() < 1e-6);
             let stored: u64 = r.levels.iter().map(|l| l.1).sum();
-            // All but the last memtables, with eight bytes for each entry.
+            // All except the last memtables, with eight bytes for each entry.
             let expected = s.data_bytes as f64 * (1048.0 / 1040.0);
             let missing = expected - stored as f64;
             assert!((-1e6..40e6).contains(&missing), "{strategy} {keys:?}: {missing} bytes missing");
@@ -47,7 +47,7 @@ fn what_is_written_is_there() {
     assert!(r.write_amplification() < 1.2 && r.moves > 0, "sorted input moves: {}", r.write_amplification());
 }
 
-/// Where cores are short, workers' cores help as far as the host's part of a job and the network let them.
+/// If cores are scarce, workers' cores help as far as the host's part of a job and the network allow.
 #[test]
 fn workers_take_what_the_cores_cannot() {
     let with = |workers: Option<Workers>| {
@@ -61,7 +61,7 @@ fn workers_take_what_the_cores_cannot() {
     let half = with(workers(8.0, 1.25e9, 0.5)).seconds;
     let tenth = with(workers(8.0, 1.25e9, 0.1)).seconds;
     assert!(half < 0.9 * local && tenth < 0.9 * half, "{local}, {half} and {tenth} s");
-    // A worker with half a core, or a network of 20 MB/s, is no help: writers wait for them.
+    // A worker with half a core, or a network of 20 MB/s, does not help: writers wait for it.
     for slow in [workers(0.5, 1.25e9, 0.1), workers(8.0, 20e6, 0.1)] {
         let r = with(slow);
         assert!(r.seconds > 0.9 * local, "{} and {local} s", r.seconds);
@@ -71,7 +71,7 @@ fn workers_take_what_the_cores_cannot() {
     assert!(run(&bad).expect_err("no network").to_string().contains("workers need"));
 }
 
-/// What is said of a run does not change where it goes on after the last write, and what was put off is paid then.
+/// A run's figures do not change if it continues after the last write; deferred work is done then.
 #[test]
 fn what_is_put_off_is_paid_until_rest() {
     for strategy in ["leveled", "df-leveled", "tiered", "df-tiered", "classic-leveled", "classic-tiered"] {
@@ -83,7 +83,7 @@ fn what_is_put_off_is_paid_until_rest() {
         assert_eq!(Report { settled: None, ..with }.to_json(), without.to_json(), "{strategy}");
         assert!(settled.write_amplification >= without.write_amplification() - 1e-9, "{strategy}: {settled:?}");
         let bytes = |levels: &[(usize, u64)]| levels.iter().map(|l| l.1).sum::<u64>() as f64;
-        // Each key was written once; what was in memory when the last write was done may have been flushed.
+        // Each key was written once; data in memory at the last write may have been flushed since.
         let more = bytes(&settled.levels) - bytes(&without.levels);
         assert!((-1e6..40e6).contains(&more), "{strategy}: {more} bytes more");
         let l0 = settled.levels.first().map_or(0, |l| l.0);
@@ -99,8 +99,8 @@ fn tiered_writes_less_and_takes_more_space_and_runs() {
     let overwrite = |strategy: &str| {
         let mut s = small(strategy);
         (s.workload, s.write_bytes, s.data_bytes) = (Workload::Overwrite, 2 << 30, 1 << 30);
-        // At a rate that keeps both busy. With little to do tiered merges the smallest runs at once and writes more;
-        // with a backlog leveled's jobs are larger and write as little.
+        // The rate keeps both busy. With little to do, tiered compaction merges the smallest runs immediately and
+        // writes more; with a backlog, leveled compaction's jobs are larger and write as little.
         s.ingest_rate = 200 << 20;
         of(&s)
     };
@@ -141,15 +141,15 @@ fn more_threads_and_a_slower_device_are_felt() {
     let slow = with(4, 50e6);
     assert!(slow.throughput() < four.throughput() / 2.0);
     assert!(slow.stopped_seconds + slow.delayed_seconds > slow.seconds / 4.0);
-    // Writers that want less than the store can do are not held up.
+    // Writers that want less than the store can do are not delayed.
     let mut s = small("leveled");
     s.ingest_rate = 10 << 20;
     let r = of(&s);
     assert!((r.throughput() / (10u64 << 20) as f64 - 1.0).abs() < 0.01 && r.stopped_seconds == 0.0, "{r:?}");
 }
 
-/// An hour of overwrites beside reads, at a rate that the machine sustains and at one a little above it: nobody waits
-/// for a tenth of a second, and writers get what compactions take in.
+/// An hour of overwrites with concurrent reads, at a sustainable rate and at a slightly higher one: no writer waits for
+/// a tenth of a second, and writers get the rate that compactions can absorb.
 #[test]
 fn an_hour_of_overwrites_beside_reads_has_no_long_stall() {
     for (strategy, sustained) in [("leveled", 45u64), ("tiered", 55)] {
@@ -164,14 +164,14 @@ fn an_hour_of_overwrites_beside_reads_has_no_long_stall() {
             assert!(r.seconds >= 3599.0 && r.waits.longest < 0.1 && r.stopped_seconds == 0.0, "{what}");
             assert!(r.waits.percentile(99.9) <= 0.002, "{what}");
             assert!(r.throughput() > 0.99 * (sustained << 20) as f64, "{what}: {}", r.throughput());
-            // What is short is shared by all in proportion.
+            // A scarce resource is shared in proportion.
             assert!(r.reads / r.seconds > 0.3 * s.reads_per_second, "{what}: {} reads", r.reads / r.seconds);
         }
     }
 }
 
-/// A writer without a limit on a device that is slower than it: memory fills up while a flush is in flight, and the
-/// writer is slowed until it ends, not stopped.
+/// An unlimited writer on a slower device: memory fills up during a flush, and the writer is slowed down until the
+/// flush ends, but not stopped.
 #[test]
 fn a_slow_device_slows_an_unbounded_writer_and_does_not_stop_it() {
     for strategy in ["leveled", "df-leveled"] {
@@ -180,7 +180,7 @@ fn a_slow_device_slows_an_unbounded_writer_and_does_not_stop_it() {
         assert!(r.waits.longest < 0.05 && r.stopped_seconds < 0.02 * r.seconds, "{what}");
         assert!(r.waits.percentile(99.9) <= 0.002, "{what}");
         let memtables = r.stalls.iter().filter(|s| s.0 == "memtables").map(|s| s.1).sum::<f64>();
-        // What else it waits for is the tree.
+        // Otherwise it waits for the tree.
         assert!(memtables > 0.1 * r.seconds, "{what}: {memtables} s for flushes");
     }
 }
@@ -195,7 +195,7 @@ fn on_a_slow_device(strategy: &str) -> Settings {
     s
 }
 
-/// Each run says what limited it, and what does is what a change of it changes.
+/// Each run reports what limited it, and changing that limit changes the result.
 #[test]
 fn a_run_says_what_limits_it() {
     let with = |change: fn(&mut Settings)| {
@@ -218,7 +218,7 @@ fn a_run_says_what_limits_it() {
     assert_eq!(with(jobs), Limit::Jobs);
 }
 
-/// Compactions that are behind leave the device to flushes: writers that want less than these take in hardly wait.
+/// Compactions that are behind leave the device to flushes: writers that want less than flushes can absorb hardly wait.
 #[test]
 fn a_writer_that_flushes_keep_up_with_hardly_waits_for_them() {
     for strategy in ["leveled", "df-leveled"] {
@@ -234,7 +234,7 @@ fn a_writer_that_flushes_keep_up_with_hardly_waits_for_them() {
     }
 }
 
-/// Two threads for four levels, which get them by score: debt keeps to its bound.
+/// Two threads for four levels, assigned by score: the debt stays within its bound.
 #[test]
 fn debt_keeps_to_its_bound_where_threads_are_short() {
     for workload in [Workload::Fill, Workload::Overwrite] {
@@ -254,7 +254,7 @@ fn fifo_keeps_to_its_size() {
     assert!(stored <= 256 << 20 && r.deletions > 10 && (r.write_amplification() - 1.0).abs() < 0.05, "{r:?}");
 }
 
-/// Far beyond what fits here: some tables of a hundred terabytes, and a short time of it.
+/// Far larger than any test machine: a hundred terabytes with large tables, simulated for a short time.
 #[test]
 fn a_hundred_terabytes_are_planned() {
     let mut s =
@@ -265,8 +265,8 @@ fn a_hundred_terabytes_are_planned() {
     assert!(r.levels[6].1 > 99 << 40 && r.levels[6].0 <= 4096, "{:?}", r.levels);
 }
 
-/// Larger tables, as they are chosen for large trees, change little: here nine times larger ones in the last level but
-/// one. (docs/simulator.md has figures of larger trees.)
+/// Larger tables, as chosen for large trees, change little: here the tables of the second-to-last level are nine times
+/// larger. (docs/simulator.md has figures of larger trees.)
 #[test]
 fn larger_tables_change_little() {
     for (strategy, most) in [("leveled", 0.1), ("df-leveled", 0.15), ("tiered", 0.1), ("df-tiered", 0.1)] {
@@ -312,8 +312,8 @@ fn settings_that_make_no_sense_are_refused_by_name() {
     }
 }
 
-/// The workload and machine of the paper on DF-compaction (docs/simulator.md has the table and says what is assumed).
-/// No job is split, as there.
+/// The workload and machine of the paper on DF-compaction (docs/simulator.md has the table and the assumptions). As in
+/// the paper, no job is split.
 fn paper(strategy: &str, threads: usize) -> Report {
     of(&of_paper(strategy, threads))
 }
@@ -328,7 +328,7 @@ fn of_paper(strategy: &str, threads: usize) -> Settings {
     s
 }
 
-/// A job in two parts has two threads, and a rule holds for whichever strategy it is given to.
+/// A job in two parts has two threads, and a rule applies to any strategy.
 #[test]
 fn threads_are_counted_as_threads_and_both_sides_have_the_same_rule() {
     let both = Comparison::run(&of_paper("df-leveled", 16), |_, _| {}).unwrap();
@@ -341,7 +341,7 @@ fn threads_are_counted_as_threads_and_both_sides_have_the_same_rule() {
         assert!(r.parallelism() > r.jobs_at_once * 1.1, "{}", r.to_text());
         assert!(r.parallelism() <= 16.0, "never more than there are: {}", r.to_text());
     }
-    // As the store does it, one side splits and the other one does not.
+    // As in the store, one side splits jobs and the other does not.
     let with = |strategy, split| of(&Settings { split, ..of_paper(strategy, 16) }).to_json().to_string();
     assert_eq!(with("leveled", Split::Store).replace("store", ""), with("leveled", Split::Never).replace("never", ""));
     assert_eq!(
@@ -358,7 +358,7 @@ fn threads_are_counted_as_threads_and_both_sides_have_the_same_rule() {
     assert!(e.to_string().contains("fifo"), "{e}");
 }
 
-/// What more sorted runs cost those who read: seeks in every case, lookups where no filter says who has the key.
+/// The cost of more sorted runs for reads: for seeks always, for lookups if no filter tells which table has the key.
 #[test]
 fn readers_pay_for_sorted_runs() {
     let with = |strategy: &str, bits: f64| {
@@ -369,7 +369,8 @@ fn readers_pay_for_sorted_runs() {
     for strategy in ["leveled", "df-leveled", "tiered", "df-tiered"] {
         let (bare, filters) = (with(strategy, 0.0), with(strategy, 10.0));
         let what = format!("{strategy}: {}{}", bare.to_text(), filters.to_text());
-        // Without one a block of each table that may have the key; with one hardly more than of the one that has it.
+        // Without a filter, a block of each table that may have the key is read; with one, hardly more than the block
+        // of the table that has it.
         assert!((bare.lookup_blocks - bare.lookup_tables).abs() < 1e-6 && bare.lookup_blocks > 1.5, "{what}");
         assert!((1.0..1.2).contains(&filters.lookup_blocks), "{what}");
         assert!(filters.lookup_seconds < bare.lookup_seconds && filters.lookup_tables <= filters.runs + 1e-6, "{what}");
@@ -378,12 +379,12 @@ fn readers_pay_for_sorted_runs() {
     let (leveled, df) = (with("leveled", 10.0), with("df-leveled", 10.0));
     let what = format!("{}{}", leveled.to_text(), df.to_text());
     assert!(df.runs > leveled.runs && df.seek_seconds > leveled.seek_seconds, "{what}");
-    // They share the device with jobs: seeks cost what they read.
+    // Reads share the device with jobs: the cost of seeks is the bytes that they read.
     let mut s = Settings { workload: Workload::Overwrite, ingest_rate: 60 << 20, ..small("leveled") };
     (s.seeks_per_second, s.reads_per_second, s.device_read) = (1e6, 1000.0, 200e6);
     let r = of(&s);
     let bytes = (r.seeks / r.seconds * r.runs + r.reads / r.seconds * r.lookup_blocks) * 4096.0;
-    // By averages; the device has 200 MB/s, and jobs want some of them.
+    // On average; the device has 200 MB/s, of which jobs need a part.
     assert!((100e6..220e6).contains(&bytes), "{bytes} bytes a second, {}", r.to_text());
 }
 
@@ -397,14 +398,14 @@ fn df_leveled_keeps_more_threads_busy_and_writes_less() {
     assert!(ratio > 1.44, "busy threads: {ratio}");
     assert!(df.write_amplification() < leveled.write_amplification());
     assert!(df.stopped_seconds < df.seconds / 100.0, "{} s stopped", df.stopped_seconds);
-    // What more than eight threads bring they bring by splitting jobs.
+    // More than eight threads help only by splitting jobs.
     let split = |threads| of(&Settings { split: Split::Idle, ..of_paper("df-leveled", threads) });
     let ratio = split(16).throughput() / split(8).throughput();
     assert!(ratio > 1.1, "from 8 to 16 threads: {ratio}");
 }
 
-/// Where jobs keep up with the writers, what is merged for readers costs no more than leveled compaction: until the
-/// last write, and until nothing is left to do.
+/// If jobs keep up with the writers, merges for reads cost no more than leveled compaction, both until the last write
+/// and until nothing is left to do.
 #[test]
 fn df_leveled_writes_less_at_a_sustained_rate() {
     for (rate, workload, dynamic) in [
@@ -431,8 +432,8 @@ fn df_leveled_writes_less_at_a_sustained_rate() {
     }
 }
 
-/// Small memtables and a trigger of 2 make more runs than there are levels for: those of the last one are merged by
-/// size, not into all that there is.
+/// Small memtables and a trigger of 2 make more runs than the levels can take: the runs of the last level are merged by
+/// size, not all into one.
 #[test]
 fn df_tiered_does_not_collapse_where_levels_are_few() {
     let with = |strategy: &str, data: u64| {
@@ -461,7 +462,8 @@ fn df_tiered_is_faster_than_tiered_and_writes_less() {
     assert!(df > 1.1 * split("df-tiered", 8), "still growing at 16 threads where jobs are split");
 }
 
-/// Time of one pick in a tree of 100 TB in some 78,000 tables, busy or not. `--nocapture` shows the figures.
+/// Time of one pick in a tree of 100 TB with about 78,000 tables, with and without busy ones. `--nocapture` shows the
+/// figures.
 #[test]
 fn a_pick_in_a_tree_of_a_hundred_terabytes_is_quick() {
     use rockmill::internals::simulation::{

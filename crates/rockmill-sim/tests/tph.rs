@@ -1,4 +1,4 @@
-//! The model of TPH tables next to the store itself, and what is known of them.
+//! Compares the model of TPH tables with the store itself, and with their known properties.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use rockmill::{BlockBasedOptions, CompressionType, Db, Options, TableKind, TphTa
 use rockmill_io::MemFileSystem;
 use rockmill_sim::{Report, Settings, Workload, run};
 
-/// A full tree of so many bytes that is written to twice over, slowly: every compaction that is due runs at once.
+/// A full tree of `data_bytes` that is slowly overwritten twice: every due compaction runs immediately.
 fn overwrites(value_bytes: u64, data_bytes: u64, tph: Option<(u32, u32)>) -> Settings {
     let mut s = Settings { value_bytes, data_bytes, workload: Workload::Overwrite, threads: 2, ..Settings::default() };
     (s.write_bytes, s.ingest_rate) = (2 * data_bytes, 1 << 20);
@@ -25,7 +25,7 @@ fn simulated(s: &Settings) -> Report {
     run(s).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Bytes written by bytes given, bytes on the device by bytes of live data on average, bytes of index for each key.
+/// Write amplification, average space amplification, and index bytes per key.
 fn real(s: &Settings) -> [f64; 3] {
     let mut o = Options::default();
     o.create_if_missing(true);
@@ -70,8 +70,8 @@ fn real(s: &Settings) -> [f64; 3] {
     [written as f64 / s.write_bytes as f64, space / samples, index]
 }
 
-/// What compactions write, what space is taken, and what the index takes: as in the store, for tables of few and of
-/// many entries, with few and with many files.
+/// The bytes that compactions write, the space used, and the size of the index are as in the store, for tables with few
+/// and many entries, and few and many files.
 #[test]
 fn the_model_is_near_the_store() {
     for (value_bytes, data_bytes) in [(1000, 24 << 20), (100, 8 << 20)] {
@@ -94,7 +94,7 @@ fn what_has_not_changed_is_not_written_again() {
     let of = |tph| simulated(&overwrites(1000, 64 << 20, tph));
     let (block, whole, few, many) = (of(None), of(Some((1, 20))), of(Some((16, 20))), of(Some((16, 100))));
     let written = [&block, &whole, &few, &many].map(Report::write_amplification);
-    // With one file, a function more than block-based tables write.
+    // With one file, a TPH table writes one function more than a block-based table.
     assert!((0.95..1.05).contains(&(written[1] / written[0])), "{written:?}");
     assert!(written[2] < written[1] * 0.8 && written[3] < written[2], "{written:?}");
     assert!(few.space > block.space && many.space > few.space && many.space < 2.3, "{} {}", few.space, many.space);
@@ -104,7 +104,7 @@ fn what_has_not_changed_is_not_written_again() {
     assert!(block.tph.is_none() && block.to_json().get("files_per_table").is_none());
 }
 
-/// Every strategy takes them, and the books balance.
+/// Every strategy works with them, and sums are consistent.
 #[test]
 fn every_strategy_has_them() {
     for (strategy, ..) in Settings::STRATEGIES {

@@ -1,15 +1,15 @@
-//! How a test says that (part of) it cannot run on this machine, and how a machine says that it must.
+//! How a test reports that (part of) it cannot run on this machine, and how a machine declares that it must.
 //!
-//! A test that passes has its output swallowed by the harness. A skip that is printed like any other line is thus seen
-//! by nobody. [`skip`] writes past that, always in the same form, with the name of what is missing:
+//! The test harness captures the output of a test that passes, so nobody sees a skip that is printed like any other
+//! line. [`skip`] bypasses the capture. Its line always has the same form and names the missing requirement:
 //!
 //! ```text
 //! skipped: ldb_backs_up_and_restores_beside_rockmill: needs ldb: ldb is not installed
 //! ```
 //!
-//! `ROCKMILL_REQUIRE` has the names of what must be there, separated by commas or blanks: such a skip is a failure. A
-//! name that is none of [`Needs`] is an error. `scripts/has` finds out what a machine has, with means of its own, and
-//! continuous integration requires that.
+//! `ROCKMILL_REQUIRE` contains the names of requirements that must be met, separated by commas or blanks: a skip
+//! because of one of them is a failure. A name that is none of [`Needs`] is an error. `scripts/has` determines
+//! independently what a machine has, and continuous integration requires exactly that.
 
 #![forbid(unsafe_code)]
 
@@ -18,22 +18,22 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The environment variable that names what must not be missing.
+/// The environment variable that lists the requirements that must be met.
 pub const REQUIRE: &str = "ROCKMILL_REQUIRE";
 
 macro_rules! needs {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// What a test may need of the machine beside Rust.
+        /// A test's possible requirements of the machine besides Rust.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Needs {
             $($(#[doc = $doc])+ $variant,)+
         }
 
         impl Needs {
-            /// All, in the order of their list in `docs/reliability.md`.
+            /// All of them, in the order of their list in `docs/reliability.md`.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// Its name in `ROCKMILL_REQUIRE` and in what is printed.
+            /// Its name in `ROCKMILL_REQUIRE` and in messages.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -133,7 +133,7 @@ impl fmt::Display for Needs {
 }
 
 impl Needs {
-    /// That it is not there, and why.
+    /// Describes why this requirement is not met.
     pub fn because(self, reason: impl fmt::Display) -> Missing {
         Missing { needs: self, reason: reason.to_string() }
     }
@@ -141,7 +141,7 @@ impl Needs {
     /// True if `ROCKMILL_REQUIRE` names it.
     ///
     /// # Errors
-    /// Which of the names there means nothing.
+    /// The name there that is unknown.
     pub fn is_required(self) -> Result<bool, String> {
         let text = std::env::var_os(REQUIRE).unwrap_or_default();
         Ok(named(&text.to_string_lossy())?.contains(&self))
@@ -161,18 +161,18 @@ fn named(text: &str) -> Result<Vec<Needs>, String> {
         .collect()
 }
 
-/// Something that a test needs and that is not there, and why.
+/// A requirement of a test that is not met, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// What.
     pub needs: Needs,
-    /// Why it cannot be had.
+    /// Why it is not met.
     pub reason: String,
 }
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One line, whatever a compiler or the verifier said.
+        // The reason on one line, whatever a compiler or the verifier printed.
         let reason = self.reason.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(f, "needs {}: {reason}", self.needs)
     }
@@ -181,10 +181,10 @@ impl fmt::Display for Missing {
 impl std::error::Error for Missing {}
 
 impl Missing {
-    /// The line that says that `test` was not run in whole or in part; what [`skip`] and tools print.
+    /// The line that reports that all or part of `test` was not run; [`skip`] and tools print it.
     ///
     /// # Errors
-    /// It is required, or `ROCKMILL_REQUIRE` names what does not exist.
+    /// The requirement must be met, or `ROCKMILL_REQUIRE` has an unknown name.
     pub fn line(&self, test: &str) -> Result<String, String> {
         if self.needs.is_required()? {
             return Err(format!("{test} cannot run, and {REQUIRE} names {}: {self}", self.needs));
@@ -193,21 +193,22 @@ impl Missing {
     }
 }
 
-/// Says, past the test harness's capture, that (part of) a test was not run.
+/// Reports, bypassing the test harness's capture, that (part of) a test was not run.
 ///
 /// # Panics
-/// If `ROCKMILL_REQUIRE` names what is missing, or has a name that means nothing.
+/// If `ROCKMILL_REQUIRE` names the missing requirement, or has an unknown name.
 #[track_caller]
 pub fn skip(test: &str, missing: &Missing) {
     let line = missing.line(test).unwrap_or_else(|why| {
         // invariant: a test that must run cannot.
         panic!("{why}")
     });
-    // One write, so that lines of concurrent tests do not mix. Nobody can be told if it fails.
+    // A single write, so that lines of concurrent tests do not mix. A failure cannot be reported to anybody.
     let _ = std::io::stderr().write_all(format!("\n{line}\n").as_bytes());
 }
 
-/// The same for what only some machines have beside what the test has run with already: says nothing.
+/// Like [`skip`], for an additional requirement that only some machines meet, when the test has already run without it:
+/// prints nothing.
 ///
 /// # Panics
 /// As [`skip`].
@@ -219,10 +220,10 @@ pub fn wish(test: &str, missing: &Missing) {
     }
 }
 
-/// Where a program is.
+/// Finds a program.
 ///
 /// # Errors
-/// That it is not installed; `needs` is what it belongs to.
+/// It is not installed; `needs` is the requirement that it belongs to.
 pub fn program(name: &str, needs: Needs) -> Result<PathBuf, Missing> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -231,10 +232,10 @@ pub fn program(name: &str, needs: Needs) -> Result<PathBuf, Missing> {
         .ok_or_else(|| needs.because(format!("{name} is not installed (scripts/setup installs it)")))
 }
 
-/// A Python that has rocksdict: the one that `scripts/setup` made, or the system's.
+/// Finds a Python with rocksdict: the one that `scripts/setup` made, or the system's.
 ///
 /// # Errors
-/// That there is none.
+/// There is none.
 pub fn python_with_rocksdict() -> Result<PathBuf, Missing> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut candidates = vec![root.join("target/oracle-venv/bin/python")];
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(missing.to_string(), "needs clang: first second");
     }
 
-    /// What the variable does is tested in processes of their own: this binary again, with the tests' output captured.
+    /// Tests of the variable run in separate processes: this binary again, with the tests' output captured.
     const CHILD: &str = "ROCKMILL_SKIP_CHILD";
 
     #[test]

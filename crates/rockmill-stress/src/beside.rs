@@ -1,12 +1,12 @@
-//! Random histories on Rockmill and on RocksDB at once. RocksDB's library is loaded into the same process, both do
-//! every step, and everything that they show must be the same. Now and then they change directories, so that each
-//! opens what the other one wrote.
+//! Runs random histories on Rockmill and on RocksDB at the same time. RocksDB's library is loaded into the same
+//! process, both do every step, and all of their results must be the same. Now and then they swap directories, so that
+//! each opens what the other one wrote.
 //!
-//! The model only says which steps keep to the rules ([`Model::admit`]). What a store says is compared with what the
-//! other says, also where the model knows nothing: kinds of errors, keys of one prefix, sequence numbers, batches that
-//! WALs give back, tables ingested behind everything, values that reach the end of their time to live.
+//! The model only determines which steps are valid ([`Model::admit`]). The results of both stores are compared with
+//! each other, also where the model has no answer: kinds of errors, keys of one prefix, sequence numbers, batches read
+//! from WALs, tables ingested behind everything, values that reach the end of their time to live.
 //!
-//! What the library at hand does not have is passed over, and counted ([`Beside::left_out`]).
+//! Features that the loaded library does not have are skipped and counted ([`Beside::left_out`]).
 
 mod left_out;
 mod options;
@@ -38,16 +38,16 @@ use steps::{On, Seen, Shown, op};
 use store::{Said, Store};
 use theirs::Theirs;
 
-/// A time to live whose end no test reaches, in seconds. Older versions of RocksDB add it to the time in 32 bits with a
-/// sign: one that ends after 2038 is over at once there.
+/// A time to live whose end no test reaches, in seconds. Older versions of RocksDB add it to the time in signed 32
+/// bits: if it ends after 2038, it has already expired there.
 const LONG: i32 = 100_000_000;
-/// One that ends during a history, and how long until it surely has: times are stored in whole seconds.
+/// One that ends during a history, and the time after which it has certainly ended: times are stored in whole seconds.
 const SHORT: i32 = 1;
 const AGED: Duration = Duration::from_millis(2200);
 /// Bytes of a batch before its records.
 const BATCH_HEAD: usize = 12;
 
-/// What was done.
+/// Counts of the work done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Steps.
@@ -73,16 +73,16 @@ impl Tally {
 /// A RocksDB to compare with.
 pub struct Beside {
     peer: Peer,
-    /// The directories of a case that fails are left.
+    /// Keep the directories of a failing case.
     pub keep: bool,
 }
 
-/// A mistake that Rockmill's side makes on purpose, to see that it is found.
+/// A deliberate mistake on Rockmill's side, to check that it is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mistake {
-    /// Range deletions take the key at their end too.
+    /// Range deletions also delete the key at their end.
     RangeTakesItsEnd,
-    /// Seeks of keys of one prefix give those of any.
+    /// Seeks within one prefix return keys of any prefix.
     AnyPrefix,
 }
 
@@ -90,30 +90,30 @@ impl Beside {
     /// Loads the library at a path, or the machine's; `scratch` is a directory that does not exist yet.
     ///
     /// # Errors
-    /// Why there is none to use.
+    /// Why the library cannot be used.
     pub fn new(library: Option<&Path>, scratch: &Path) -> Result<Self, String> {
         Ok(Self { peer: Peer::new(rockmill_rocksdb::find(library)?, scratch)?, keep: false })
     }
 
-    /// What it is, for people.
+    /// A readable name.
     pub fn name(&self) -> String {
         let (major, minor) = self.peer.version;
         format!("RocksDB {major}.{minor} ({})", self.peer.library.path.display())
     }
 
-    /// What was passed over because the library does not have it, and how often.
+    /// What was skipped because the library does not have it, and how often.
     pub fn left_out(&self) -> BTreeMap<String, u64> {
         self.peer.left_out.lock().clone()
     }
 
-    /// The case of a seed: a history of about so many steps, with a few configurations, of which some histories have
+    /// The case of a seed: a history of about `steps` steps with a few configurations. Some histories have
     /// DF-compaction or TPH tables, a time to live, or ingestions behind everything.
     pub fn case(&self, seed: u64, steps: usize) -> Case {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (profile, ttl) = match rng.u8(..10) {
             0 => (Profile::aging(), true),
             1 => (Profile::beside(), true),
-            // Older versions forget deletions that are above tables ingested behind.
+            // Older versions lose deletions above tables that were ingested behind.
             2..=3 if self.peer.version >= (10, 0) => (Profile::behind(), false),
             _ => (Profile::beside(), false),
         };
@@ -136,7 +136,7 @@ impl Beside {
         Case { configurations, ttl, own_wals: false, history: generate(seed, steps, &profile) }
     }
 
-    /// Does a case in a new directory below `home`, which is removed afterwards.
+    /// Runs a case in a new directory below `home`, which is removed afterwards.
     ///
     /// # Errors
     /// The first difference.
@@ -180,10 +180,10 @@ struct Run<'a> {
     at: usize,
     tally: Tally,
     mistake: Option<Mistake>,
-    /// Of the history: some of its values are to reach their age, some tables come in behind.
+    /// Properties of the history: some values expire; some tables are ingested behind.
     ages: bool,
     behind: bool,
-    /// No configuration has DF-compaction or TPH tables: at any moment RocksDB opens what Rockmill wrote.
+    /// No configuration has DF-compaction or TPH tables: RocksDB can open Rockmill's directory at any time.
     plain: bool,
     made: bool,
 }
@@ -245,13 +245,13 @@ impl<'a> Run<'a> {
         self.case.ttl.then_some(if self.ages { SHORT } else { LONG })
     }
 
-    /// The configuration of now as the case has it.
+    /// The current configuration in the case.
     fn asked(&self) -> Option<Configuration> {
         let all = &self.case.configurations;
         all.get(self.configuration % all.len().max(1)).cloned()
     }
 
-    /// The configuration of now as both can have it, and its options.
+    /// The current configuration as both stores support it, and its options.
     fn options(&self) -> Result<(Configuration, Options), String> {
         let all = &self.case.configurations;
         let mut one = self.asked().unwrap_or_default();
@@ -259,17 +259,17 @@ impl<'a> Run<'a> {
             one = one.with("format", self.beside.peer.format_max())?;
         }
         one = left_out::replaced(one, self.beside.peer.version, |_| {});
-        // RocksDB's FIFO compaction cannot have what other styles left in deeper levels; and older versions delete what
-        // is older than periodic_compaction_seconds.
+        // RocksDB's FIFO compaction does not support tables that other styles left in deeper levels; and older versions
+        // delete tables older than periodic_compaction_seconds.
         let fifo = all.iter().all(|c| c.get("strategy") == "fifo") && self.beside.peer.version >= (10, 0);
         if one.get("strategy") == "fifo" && (self.ages || !fifo) {
             one = one.with("strategy", "leveled")?;
         }
-        // Older versions take a table that is not held open for one of 1970, and delete it for its age.
+        // Older versions treat a table that is not open as one from 1970, and delete it because of its age.
         if one.get("strategy") == "fifo" {
             one = one.with("open-files", "all")?;
         }
-        // With others, RocksDB compacts into the level that is to be kept free.
+        // With others, RocksDB compacts into the level that must stay free.
         if self.behind && !one.get("strategy").starts_with("tiered") {
             one = one.with("strategy", "tiered")?;
         }
@@ -389,7 +389,7 @@ impl<'a> Run<'a> {
         self.place.path(if ours { "scratch-ours" } else { "scratch-theirs" })
     }
 
-    /// Both stores, each in a directory, and in the other one's if `swapped`, show the same.
+    /// Checks that both stores show the same, each in its directory, or in the other one's if `swapped`.
     fn across(&mut self, options: &Options, texts: &Texts, swapped: bool) -> Result<(), Trouble> {
         let (mut a, mut b) = (self.ours(), self.theirs());
         if swapped {
@@ -464,13 +464,13 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The step without updates that RocksDB does not take in databases with a time to live, and without range
-    /// deletions where tables come in behind: RocksDB forgets those in its deepest compactions even so.
+    /// The step without updates that RocksDB does not support in databases with a time to live, and without range
+    /// deletions if tables are ingested behind: RocksDB loses those in its deepest compactions.
     fn supported(&self, step: &Step) -> Step {
         let (ttl, behind, ages) = (self.case.ttl, self.behind, self.ages);
         let refused = |update: &Update| match update {
             Update::SingleDelete(..) => ttl,
-            // A merge makes a value young again, and when it happens hangs on flushes.
+            // A merge renews a value's time, and when it happens depends on flushes.
             Update::Merge(..) => ages,
             Update::DeleteRange(..) => ttl || behind,
             _ => false,
@@ -488,7 +488,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What only one of them changes while it is open is not for both.
+    /// Options that only one of them can change while open are excluded.
     fn may(&self, step: &Step) -> bool {
         let version = self.beside.peer.version;
         if let Some(what) = self.options().ok().and_then(|(c, _)| left_out::left_out(step, &c, version)) {
@@ -496,18 +496,18 @@ impl<'a> Run<'a> {
             return false;
         }
         match step {
-            // What hangs on a value's age compacts by itself nowhere.
+            // With expiring values, neither store may compact automatically.
             Step::SetOptions(_, name, _) => !(self.ages && name == "disable_auto_compactions"),
-            // What a table's going shows again hangs on which tables there are.
+            // Which entries reappear when a table is deleted depends on the tables.
             Step::DeleteFiles(..) | Step::Refit(_) => false,
             Step::Compact(..) => !self.ages,
-            // What is refused there, and since when, is each store's own.
+            // Which calls are refused, and when, differs between the stores.
             Step::Write(how, _) if how.disable_wal => self.options().is_ok_and(|(c, _)| c.get("wal") != "recycled"),
-            // Older ones take column families without a name.
+            // Older versions accept column families without a name.
             Step::Wrong(1) => self.beside.peer.version >= (10, 0),
-            // Where such a table goes hangs on what was compacted, and what is in the last level keeps others out.
+            // The level of such a table depends on compactions, and a table in the last level keeps others out.
             Step::Ingest(..) => !self.behind,
-            // An extractor need not take keys that are shorter than its prefix, and these have odd ones.
+            // An extractor need not accept keys shorter than its prefix, and these kinds have such keys.
             Step::SamePrefix(slot, _, _, moves) => {
                 let bytewise = self.model.state.get(slot).is_none_or(|family| family.kind.is_bytewise());
                 bytewise && moves.iter().all(|to| !matches!(to, Move::Seek(0..4)))
@@ -516,7 +516,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One step by both; false if both refused it.
+    /// Runs one step on both; false if both refused it.
     fn step(&mut self, pair: &mut Pair<'_>, step: &Step) -> Result<bool, Trouble> {
         match step {
             Step::Wait => {
@@ -581,7 +581,8 @@ impl<'a> Run<'a> {
         Ok(both)
     }
 
-    /// Tables made by one of them, in turns, come into both; those of a column family in one call.
+    /// Ingests tables into both; the stores take turns in making them, and those of a column family are ingested in one
+    /// call.
     fn ingest(&mut self, pair: &mut Pair<'_>, files: &[External], moved: bool, behind: bool) -> Result<bool, Trouble> {
         let state = self.model.state.clone();
         let (ours_at, theirs_at) = (self.scratch(true), self.scratch(false));
@@ -623,7 +624,7 @@ impl<'a> Run<'a> {
         Ok(all)
     }
 
-    /// A checkpoint of each, opened by the other where that can be.
+    /// Makes a checkpoint of each, and opens it with the other if possible.
     fn checkpoint(&mut self, pair: &mut Pair<'_>, flush: bool) -> Result<(), Trouble> {
         let (a, b) = (self.place.path("checkpoint-ours"), self.place.path("checkpoint-theirs"));
         let log_size = if flush || self.model.unlogged { 0 } else { u64::MAX };
@@ -641,18 +642,19 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What WALs give back since the mark: the same records in the same batches, as far as both still have them.
+    /// Compares the updates in WALs since the mark: the same records in the same batches, as far as both still have
+    /// them.
     fn updates(&mut self, pair: &mut Pair<'_>) -> Result<(), Trouble> {
         pair.ours.flush_wal(false).and_then(|()| pair.theirs.flush_wal(false)).map_err(refusal)?;
         let ours = pair.ours.updates_since(pair.marked.0);
         let theirs = pair.theirs.updates_since(pair.marked.1);
-        // Which WALs are still there hangs on flushes.
+        // Which WALs still exist depends on flushes.
         let (Ok((ours, Ok(()))), Ok((theirs, Ok(())))) = (ours, theirs) else {
             self.beside.peer.leave_out("updates of WALs that went with their memtables");
             return Ok(());
         };
         let since = |batches: store::Batches, mark: u64| -> Vec<(u64, Vec<u8>)> {
-            // Batches with nothing in them are some store's own remarks.
+            // Batches without updates are a store's internal records.
             let all = batches.into_iter().filter(|(_, data)| data.len() > BATCH_HEAD);
             all.map(|(at, data)| (at - mark, data.get(BATCH_HEAD..).unwrap_or_default().to_vec())).collect()
         };
@@ -689,7 +691,7 @@ fn table_ops(state: &State, family: &Family, file: &External) -> Vec<rocksdb::Op
     range.iter().chain(updates).filter_map(|update| op(state, update)).collect()
 }
 
-/// What Rockmill does in place of a step, by mistake.
+/// The wrong step that Rockmill does instead.
 fn mistaken(mistake: Mistake, step: &Step) -> Option<Step> {
     match (mistake, step) {
         (Mistake::RangeTakesItsEnd, Step::Write(how, updates)) => {

@@ -1,4 +1,4 @@
-//! A history with the configurations that it ran under: what is shrunk, kept as a regression test, and done again.
+//! A history with its configurations: the unit that is shrunk, kept as a regression test, and replayed.
 //!
 //! ```text
 //! configuration compression=zstd,index=two-level
@@ -24,9 +24,9 @@ pub struct Case {
     pub configurations: Vec<Configuration>,
     /// The database is one with a time to live.
     pub ttl: bool,
-    /// WALs are in a directory of their own.
+    /// WALs are in a separate directory.
     pub own_wals: bool,
-    /// What is done.
+    /// The operations.
     pub history: History,
 }
 
@@ -34,7 +34,7 @@ pub struct Case {
 const CONFIGURATION: &str = "configuration ";
 /// The line that says that there is a time to live.
 const TTL: &str = "time-to-live";
-/// The line that says that WALs are in a directory of their own.
+/// The line that says that WALs are in a separate directory.
 const OWN_WALS: &str = "own-wals";
 
 impl fmt::Display for Case {
@@ -63,7 +63,7 @@ impl FromStr for Case {
                 None if line.trim() == OWN_WALS => own_wals = true,
                 None => steps += line,
             }
-            // An empty line for each that is none of the history's keeps its numbers true.
+            // An empty line for each line that is not a step keeps line numbers correct.
             steps.push('\n');
         }
         if configurations.is_empty() {
@@ -74,15 +74,15 @@ impl FromStr for Case {
 }
 
 impl Case {
-    /// Does the history at a place where nothing is yet; gives what its steps saw, as hashes.
+    /// Runs the history in an empty place; returns hashes of the steps' results.
     ///
     /// # Errors
-    /// Where it went wrong; also where something panicked.
+    /// The place of the failure; also of a panic.
     pub fn run(&self, place: &TestDir, observer: &mut dyn Observer) -> Result<Vec<u64>, Failure> {
         self.run_with(place, observer, None)
     }
 
-    /// The same against a model with a mistake.
+    /// The same with a model that has a deliberate mistake.
     ///
     /// # Errors
     /// As [`Self::run`].

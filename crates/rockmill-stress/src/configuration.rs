@@ -1,4 +1,4 @@
-//! The one list of configurations that the crash, fault, metamorphic and stress tests run under.
+//! The list of configurations for the crash, fault, metamorphic and stress tests.
 //!
 //! A configuration is one choice on each axis ([`AXES`]). It is written as `engine=pread,compression=lz4`: axes not
 //! named have their first choice. To let an engine, a strategy or a format join all tests, add a choice here.
@@ -15,7 +15,8 @@ use rockmill_kernel::Pool;
 use rockmill_kernel::instance::{COUNTERS_EXAMPLE, EXPIRE_EXAMPLE, REVERSE_EXAMPLE};
 use rockmill_skip::{Missing, Needs};
 
-/// The options that a configuration fills. The table's are apart because the database's take them whole, at the end.
+/// The options that a configuration sets. Table options are separate because they are put into the database's options
+/// as a whole at the end.
 #[derive(Default)]
 pub struct Draft {
     /// Of the database and its column families.
@@ -38,17 +39,17 @@ impl Draft {
 
 /// One possible value of an axis.
 pub struct Choice {
-    /// What it is called, without `,` and `=`.
+    /// Its name, without `,` and `=`.
     pub name: &'static str,
     /// What it sets.
     pub apply: fn(&mut Draft),
 }
 
-/// Something about a store that can be one of several things.
+/// A property of a store with several choices.
 pub struct Axis {
-    /// What it is called, without `,` and `=`.
+    /// Its name, without `,` and `=`.
     pub name: &'static str,
-    /// What it can be; the first one is what it is when nothing is said.
+    /// Its choices; the first one is the default.
     pub choices: &'static [Choice],
 }
 
@@ -57,14 +58,14 @@ const fn is(name: &'static str, apply: fn(&mut Draft)) -> Choice {
     Choice { name, apply }
 }
 
-/// Keeps the kernel engine's instances for the life of the process: tests open databases by the thousand, and the
-/// kernel takes a third of a second to verify the program of each instance that is made.
+/// Keeps the kernel engine's instances for the life of the process: tests open thousands of databases, and the kernel
+/// needs a third of a second to verify the program of each new instance.
 fn hold_instances() {
     static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
     POOL.get_or_init(Pool::shared);
 }
 
-/// Why the kernel does not merge with a driver, if it does not; the kernel is asked once.
+/// The reason if the kernel cannot merge with a driver; the kernel is asked only once.
 fn missing_driver(driver: KernelDriver) -> Option<String> {
     static KNOWN: [OnceLock<Option<String>>; KernelDriver::ALL.len()] =
         [const { OnceLock::new() }; KernelDriver::ALL.len()];
@@ -78,12 +79,12 @@ pub const AXES: &[Axis] = &[
         choices: &[
             is("pread", |d| d.options.set_merge_engine(MergeEngine::Pread)),
             is("uring", |d| d.options.set_merge_engine(MergeEngine::Uring)),
-            // Where it is not to be had, `auto` does its work and says so in the log.
+            // If it is not available, `auto` does its work and reports that in the log.
             is("kernel", |d| {
                 hold_instances();
                 d.options.set_merge_engine(MergeEngine::Kernel);
             }),
-            // Apart from the one above, so that a machine without this driver merges in the kernel as often as before.
+            // Separate from the choice above, so that a machine without this driver merges in the kernel equally often.
             is("kernel-loop", |d| {
                 hold_instances();
                 d.options.set_merge_engine(MergeEngine::Kernel);
@@ -129,7 +130,7 @@ pub const AXES: &[Axis] = &[
                 d.options.set_compaction_style(CompactionStyle::Universal);
                 d.options.set_compaction_classic(true);
             }),
-            // So large that nothing has to go: what goes has a test of its own (`fifo.rs`).
+            // So large that nothing has to be dropped: a separate test (`fifo.rs`) covers that.
             is("fifo", |d| {
                 d.options.set_compaction_style(CompactionStyle::Fifo);
                 let mut fifo = FifoCompactOptions::default();
@@ -220,7 +221,7 @@ pub const AXES: &[Axis] = &[
         name: "aging",
         choices: &[
             is("no", |_| {}),
-            // Everything here is young, but the clock does not stand still.
+            // All data is young, but time passes.
             is("yes", |d| {
                 d.options.set_periodic_compaction_seconds(1);
                 d.options.set_ttl(2);
@@ -247,7 +248,7 @@ pub const AXES: &[Axis] = &[
         ],
     },
     Axis {
-        // Blocks that go to other threads, for engines and compressions alike.
+        // Blocks that are passed to other threads, for all engines and compressions.
         name: "helpers",
         choices: &[
             is("none", |d| d.options.set_compaction_helper_threads(0)),
@@ -265,7 +266,7 @@ pub const AXES: &[Axis] = &[
         ],
     },
     Axis {
-        // Which kind of tables; TPH tables by their files at most, and what may be stale in them in percent.
+        // The kind of tables; TPH tables with their file limit and the allowed percentage of stale data.
         name: "table",
         choices: &[
             is("block-based", |_| {}),
@@ -438,7 +439,7 @@ pub const AXES: &[Axis] = &[
         ],
     },
     Axis {
-        // Where values are until they are flushed: in memtables, or in the WALs, of which there are so many bytes.
+        // Where values are until they are flushed: in memtables, or in WALs with a size limit.
         name: "front",
         choices: &[
             is("memtables", |_| {}),
@@ -461,7 +462,7 @@ pub const AXES: &[Axis] = &[
         choices: &[is("large", |_| {}), is("rolls", |d| d.options.set_max_manifest_file_size(1500))],
     },
     Axis {
-        // Which table of a level goes down first.
+        // Which table of a level is compacted first.
         name: "priority",
         choices: &[
             is("overlap", |_| {}),
@@ -476,7 +477,7 @@ pub const AXES: &[Axis] = &[
 /// One choice on each axis.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Configuration {
-    /// By axis, the choice's place in its list.
+    /// For each axis, the index of the choice.
     chosen: Vec<usize>,
 }
 
@@ -493,7 +494,7 @@ impl Configuration {
         Self { chosen: AXES.iter().map(|axis| rng.usize(..axis.choices.len())).collect() }
     }
 
-    /// A few configurations in which every choice of every axis meets every choice of every other axis at least once.
+    /// A few configurations that together contain every pair of choices of different axes.
     pub fn pairs() -> Vec<Self> {
         let mut missing: Vec<(usize, usize, usize, usize)> = Vec::new();
         for (a, first) in AXES.iter().enumerate() {
@@ -505,7 +506,7 @@ impl Configuration {
         }
         let mut all = Vec::new();
         while let Some(&(a, i, b, j)) = missing.first() {
-            // Greedy: two choices that have not met, then on each other axis what meets most of those still missing.
+            // Greedy: a pair that is still missing, then on each other axis the choice that covers most missing pairs.
             let mut chosen: Vec<Option<usize>> = vec![None; AXES.len()];
             (chosen[a], chosen[b]) = (Some(i), Some(j));
             for c in 0..AXES.len() {
@@ -519,7 +520,7 @@ impl Configuration {
                     };
                     missing.iter().filter(hits).count()
                 };
-                // The first of the best, so that the list is the same every time.
+                // The first of the best, so that the list is deterministic.
                 let best = (0..AXES[c].choices.len()).rev().max_by_key(|&k| gain(k));
                 chosen[c] = best.or(Some(0));
             }
@@ -533,7 +534,7 @@ impl Configuration {
     /// The configuration with another choice on one axis.
     ///
     /// # Errors
-    /// Names what there is when the axis or the choice is unknown.
+    /// The axis or the choice is unknown; the message lists the known ones.
     pub fn with(mut self, axis: &str, choice: &str) -> Result<Self, String> {
         let list = |names: Vec<&str>| names.join(", ");
         let Some(a) = AXES.iter().position(|known| known.name == axis) else {
@@ -548,7 +549,7 @@ impl Configuration {
         Ok(self)
     }
 
-    /// With each `AXIS=CHOICE` of a list that commas separate.
+    /// Sets each `AXIS=CHOICE` of a comma-separated list.
     pub fn with_all(mut self, text: &str) -> Result<Self, String> {
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty() && *part != "default") {
             let (axis, choice) = part.split_once('=').ok_or_else(|| format!("{part:?} is not AXIS=CHOICE"))?;
@@ -557,30 +558,30 @@ impl Configuration {
         Ok(self)
     }
 
-    /// By axis that is not at its first choice: the axis and that choice, for [`Self::with`].
+    /// For each axis that is not at its first choice: the axis and its first choice, for [`Self::with`].
     pub fn plainer(&self) -> Vec<(&'static str, &'static str)> {
         let all = AXES.iter().zip(&self.chosen).filter(|(_, c)| **c != 0);
         all.map(|(axis, _)| (axis.name, axis.choices[0].name)).collect()
     }
 
-    /// What is chosen on an axis; empty for an axis that does not exist.
+    /// The choice on an axis; empty for an unknown axis.
     pub fn get(&self, axis: &str) -> &'static str {
         let found = AXES.iter().zip(&self.chosen).find(|(known, _)| known.name == axis);
         found.map_or("", |(axis, &c)| axis.choices[c].name)
     }
 
-    /// True when its strategy makes extra runs of levels, which RocksDB refuses.
+    /// True if its strategy makes extra runs in levels, which RocksDB refuses.
     pub fn makes_extra_runs(&self) -> bool {
         let strategy = self.get("strategy");
         strategy.starts_with("df-") || strategy == "classic-tiered"
     }
 
-    /// True where tables can consist of several files, which RocksDB does not know.
+    /// True if tables can consist of several files, which RocksDB does not support.
     pub fn shares_files(&self) -> bool {
         self.get("table").starts_with("tph")
     }
 
-    /// What is left out of it on this machine, and why.
+    /// What this machine does not support of it, and why.
     pub fn skipped(&self) -> Option<(String, Missing)> {
         let (driver, needs) = match self.get("engine") {
             "kernel" => (KernelDriver::Run, Needs::Kernel),
@@ -595,7 +596,7 @@ impl Configuration {
         Some((format!("merges in the kernel{by}, driver {driver}, which other engines do"), needs.because(why)))
     }
 
-    /// The options it stands for. File system, clock and what column families need are the caller's to add.
+    /// The options of this configuration. The caller adds file system, clock, and the column families' objects.
     pub fn options(&self) -> Options {
         let mut draft = Draft::default();
         draft.options.create_if_missing(true);
@@ -606,7 +607,7 @@ impl Configuration {
         }
         let Draft { mut options, table, tph } = draft;
         if options.cf.compaction_style == CompactionStyle::Fifo {
-            // Elsewhere old data goes down then; here it would go away.
+            // With other strategies, old data then moves down; here it would be deleted.
             options.set_ttl(0);
         }
         options.set_block_based_table_factory(&table);
@@ -617,8 +618,7 @@ impl Configuration {
     }
 }
 
-/// The default with the engine that merges in the kernel by the driver that is tested: `ROCKMILL_KERNEL_DRIVER`, or
-/// `run`.
+/// The default with the kernel engine and the driver under test: `ROCKMILL_KERNEL_DRIVER`, or `run`.
 ///
 /// # Panics
 /// If there is no such driver.
@@ -626,7 +626,7 @@ pub fn kernel_engine() -> Configuration {
     let engine = match std::env::var("ROCKMILL_KERNEL_DRIVER").as_deref() {
         Ok("loop") => "kernel-loop",
         Err(_) | Ok("run") => "kernel",
-        // invariant: who tests a driver names one that there is.
+        // invariant: the variable must name an existing driver.
         Ok(other) => panic!("ROCKMILL_KERNEL_DRIVER is run or loop, not {other:?}"),
     };
     Configuration::default().with("engine", engine).unwrap_or_default()
@@ -684,7 +684,8 @@ mod tests {
                 }
             }
         }
-        // So many there must be: as each choice of the largest axis meets each one of the next largest.
+        // The least possible number: each choice of the largest axis must be paired with each choice of the next
+        // largest.
         let mut sizes: Vec<usize> = AXES.iter().map(|axis| axis.choices.len()).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         let least = sizes[0] * sizes[1];

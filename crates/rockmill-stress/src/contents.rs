@@ -1,4 +1,4 @@
-//! What a database shows, and whether it is what a model says.
+//! The contents of a database, and their comparison with a model.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use crate::history::Step;
 use crate::kinds::{Kind, Slot, family_name, key_bytes, named_family};
 use crate::model::{Family, Model, Pairs, State, hash_of};
 
-/// Something that a database shows and must not, or the other way round.
+/// Something that a database shows and should not, or vice versa.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Column family, or what else was looked at.
+    /// The column family, or other place.
     pub place: String,
     /// What is wrong there.
     pub what: String,
@@ -45,7 +45,7 @@ fn item(entry: Option<(&[u8], &[u8])>) -> String {
     entry.map_or_else(|| "the end".to_owned(), |(k, v)| format!("{}={}", shown(k), shown(v)))
 }
 
-/// Compares entries with those that must be there.
+/// Compares entries with the expected ones.
 pub(crate) fn same(place: &str, got: &[(Vec<u8>, Vec<u8>)], want: &[(&[u8], &[u8])]) -> Result<(), Difference> {
     let got_at = |n: usize| got.get(n).map(|(k, v)| (&**k, &**v));
     let want_at = |n: usize| want.get(n).copied();
@@ -59,7 +59,7 @@ pub(crate) fn same(place: &str, got: &[(Vec<u8>, Vec<u8>)], want: &[(&[u8], &[u8
     }
 }
 
-/// All entries of a column family in one direction, without those that a filter may have taken. `read` may have a
+/// All entries of a column family in one direction, without those that a filter may have removed. `read` may have a
 /// snapshot.
 pub(crate) fn scan(
     db: &Db,
@@ -80,7 +80,7 @@ pub(crate) fn scan(
     Ok(out)
 }
 
-/// True if a database shows these column families as they must be, in both directions. Others may be there.
+/// True if a database has the right contents in these column families, in both directions. Others may exist.
 pub(crate) fn matches_state(db: &Db, state: &State, read: Option<&ReadOptions>, what: &str) -> Result<(), Difference> {
     for (&slot, family) in state {
         let name = family_name(slot, family.kind);
@@ -97,7 +97,7 @@ pub(crate) fn matches_state(db: &Db, state: &State, read: Option<&ReadOptions>, 
     Ok(())
 }
 
-/// Whether a database shows what a model says: the same column families, the same entries in both directions.
+/// Checks that a database equals a model: the same column families, and the same entries in both directions.
 ///
 /// # Errors
 /// The first difference.
@@ -125,7 +125,7 @@ impl Contents {
     /// Reads it all, in both directions, which must agree.
     ///
     /// # Errors
-    /// What cannot be read, or differs backward.
+    /// A read fails, or the directions differ.
     pub fn read(db: &Db) -> Result<Self, Difference> {
         let mut families = BTreeMap::new();
         for name in db.cf_names() {
@@ -146,7 +146,7 @@ impl Contents {
         Ok(Self { families })
     }
 
-    /// Of the entries of a slot's column family, if it is there: what [`Family::hash`] gives for the same.
+    /// The hash of the entries of a slot's column family, if it exists; the same as [`Family::hash`].
     pub(crate) fn hash(&self, slot: Slot) -> Option<u64> {
         self.families.get(&slot).map(|(_, _, hash)| *hash)
     }
@@ -156,7 +156,7 @@ impl Contents {
         self.families.iter().flat_map(|(slot, (_, entries, _))| entries.iter().map(|(k, v)| (*slot, &**k, &**v)))
     }
 
-    /// The first difference from what another database shows, which is to be the same, for people.
+    /// A description of the first difference from another database's contents.
     pub fn compare(&self, other: &Contents) -> String {
         for (slot, (kind, want, _)) in &self.families {
             let place = format!("column family {}", family_name(*slot, *kind));
@@ -173,7 +173,7 @@ impl Contents {
         self.families.get(&slot).is_some_and(|(kind, _, hash)| *kind == family.kind && *hash == family.hash())
     }
 
-    /// The first difference from a state, for people.
+    /// A description of the first difference from a state.
     fn difference(&self, state: &State) -> Difference {
         for (&slot, family) in state {
             let place = format!("column family {}", family_name(slot, family.kind));
@@ -188,16 +188,16 @@ impl Contents {
         }
     }
 
-    /// Finds the moment that a database shows after a crash: the state after `done` of the steps, with
-    /// `durable <= done <= started`. `base` is the state before the first of `steps`.
+    /// Finds the state that a database shows after a crash: the state after `done` of the steps, with `durable <= done
+    /// <= started`. `base` is the state before the first of `steps`.
     ///
-    /// Column families come and go durably when their step is done, whatever becomes of unsynced writes before it: one
-    /// that is created (or imported) later may be there as it was then, one that is dropped later may be gone. The same
-    /// with tables that are deleted by range: between the range's ends anything may be there then, and the model that
-    /// is given has what is.
+    /// Column families are created and dropped durably at the end of their step, whatever happens to earlier unsynced
+    /// writes: one that is created (or imported) later may exist in its initial state, and one that is dropped later
+    /// may be missing. The same holds for tables deleted by range: any contents are allowed within the range then, and
+    /// the returned model has what was found.
     ///
     /// # Errors
-    /// What differs from the state that is nearest.
+    /// The difference from the most similar state.
     pub fn find(
         &self,
         base: &Model,
@@ -208,13 +208,12 @@ impl Contents {
         self.find_partly(base, steps, durable, started, |_, _, _| None).map(|(done, model, _)| (done, model))
     }
 
-    /// The same, where of some steps a part may be there. Of each step that was begun `part` is given its number, the
-    /// model before it, and what tells of a key of a column family whether anything may be there. For such a step it
-    /// gives what may be there before all of it is, with whether that is a part of it; what it gives for the moment
-    /// that is found comes back.
+    /// The same, if some steps may exist partly. For each begun step, `part` gets its number, the model before it, and
+    /// a function that tells whether any contents are allowed for a key. For a step that may be partial, it returns the
+    /// allowed partial states; the result for the found state is returned.
     ///
     /// # Errors
-    /// What differs from the state that is nearest.
+    /// The difference from the most similar state.
     pub fn find_partly(
         &self,
         base: &Model,
@@ -226,7 +225,7 @@ impl Contents {
         let started = started.min(steps.len());
         let mut model = base.clone();
         steps.iter().take(durable).for_each(|step| drop(model.step(step)));
-        // What happens to column families between here and there.
+        // The changes of column families in between.
         let first = model.clone();
         let torn: Vec<(usize, Slot, Vec<u8>, Vec<u8>)> = steps[..started]
             .iter()
@@ -301,11 +300,11 @@ impl Contents {
         Err(difference)
     }
 
-    /// Looks for a moment of each column family by itself: without a WAL, each has what was flushed, and when that was
-    /// is its own affair. `base` is the state before the first of `steps`.
+    /// Finds a state for each column family separately: without a WAL, each has its flushed data, and they are flushed
+    /// at different times. `base` is the state before the first of `steps`.
     ///
     /// # Errors
-    /// The first column family that shows no moment between `durable` and `started`.
+    /// The first column family whose contents match no state between `durable` and `started`.
     pub fn find_each(&self, base: &Model, steps: &[Step], started: usize) -> Result<(), Difference> {
         let mut model = base.clone();
         let mut states = vec![model.state.clone()];
@@ -331,7 +330,7 @@ impl Contents {
         Ok(())
     }
 
-    /// The model that goes on from what is there: `found` with the column families that came and went after it.
+    /// The model to continue with: `found` with later created and dropped column families.
     pub fn settle(&self, found: &Model, steps: &[Step], done: usize, started: usize) -> Model {
         let mut model = found.clone();
         let mut ahead = found.clone();
@@ -340,7 +339,7 @@ impl Contents {
             ahead.step(step);
             for (&slot, family) in &ahead.state {
                 let born = before.get(&slot).is_none_or(|old| old.born != family.born);
-                // It may have taken the place of one that was dropped.
+                // It may have replaced a dropped one.
                 let taken = model.state.get(&slot).is_some_and(|there| self.is(slot, there));
                 if born && !taken && self.is(slot, family) {
                     model.state.insert(slot, std::sync::Arc::clone(family));
@@ -426,14 +425,14 @@ mod tests {
     #[test]
     fn column_families_come_and_go_durably_whatever_is_lost_before() {
         let all = steps(STEPS);
-        // Written: nothing. But the column family 6 came, and 1 went.
+        // Nothing was written, but column family 6 was created, and 1 was dropped.
         let odd = steps("create 6 plain");
         let contents = after(&odd);
         let (found, model) = contents.find(&Model::new(), &all, 0, all.len()).unwrap();
         assert!(found <= 1, "{found}");
         let goes_on = contents.settle(&model, &all, found, all.len());
         assert_eq!(goes_on.state.keys().copied().collect::<Vec<_>>(), [0, 6]);
-        // Not before its creation was begun, and not with what was never in it.
+        // Not before its creation was begun, and not with contents that it never had.
         assert!(contents.find(&Model::new(), &all, 0, 3).is_err());
         let odd = steps("create 6 plain\nwrite put:6:11=9/9");
         assert!(after(&odd).find(&Model::new(), &all, 0, all.len()).is_err());

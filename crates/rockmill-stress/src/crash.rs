@@ -1,15 +1,15 @@
 //! Power cuts at every recorded point of histories over every feature.
 //!
-//! A history is done once on a disk in memory that records every change ([`rockmill_io::mem`]). For each point of the
-//! recording, and each way in which a power cut may leave the disk there, the database is opened again and must show:
+//! A history runs once on an in-memory disk that records every change ([`rockmill_io::mem`]). For each point of the
+//! recording, and each possible state of the disk after a power cut there, the database is opened again and must have:
 //!
-//! - everything whose durability was acknowledged, and in front of it nothing else than a prefix of what was begun: no
-//!   part of a batch, no later write without an earlier one, in all column families the same moment;
+//! - everything that was acknowledged as durable, and beyond that only a prefix of what was begun: no part of a batch,
+//!   no later write without an earlier one, and the same state in all column families;
 //! - exactly the files that it needs;
-//! - a recovery that did no more than what it had to read explains.
+//! - a recovery whose cost is explained by the data that it had to read.
 //!
-//! Then the power is cut again at points of the recovery itself, and in that one's recovery; nothing may be lost by
-//! that. And the history goes on, with everything compared.
+//! Then the power is cut again at points of the recovery itself, and in the recovery from that; nothing may be lost.
+//! Finally the history continues, with all comparisons.
 
 mod cost;
 mod newest;
@@ -43,7 +43,7 @@ pub(crate) use record::empty_disk;
 use record::{Recording, Window};
 use together::Cut;
 
-/// How deep recoveries are cut: in the recovery, and in the recovery from that.
+/// Depth of power cuts: in the recovery, and in the recovery from that.
 const DEPTH_MAX: u32 = 3;
 
 /// Which of the recorded points are tried.
@@ -76,40 +76,42 @@ impl Points {
 /// What a database must show after a power cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Promise {
-    /// What was acknowledged as durable, and a prefix of the rest; where only the process died, all that had returned.
+    /// Everything acknowledged as durable, and a prefix of the rest; if only the process died, everything that had
+    /// returned.
     Logged,
-    /// A prefix, from the last flush of everything on: nothing is in a WAL, all column families are flushed together.
+    /// A prefix, at least up to the last flush of everything: there are no WALs, and all column families are flushed
+    /// together.
     Together,
-    /// Each column family for itself a prefix, from the last flush of everything on: nothing is in a WAL.
+    /// A separate prefix for each column family, at least up to the last flush of everything: there are no WALs.
     Each,
-    /// As `Logged`, but of each column family its newest part alone: FIFO compaction drops old tables.
+    /// As `Logged`, but only the newest part of each column family: FIFO compaction drops old tables.
     Newest,
 }
 
-/// What is tried.
+/// A plan of tests.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Of all chance.
     pub seed: u64,
-    /// What is done.
+    /// The operations.
     pub history: History,
-    /// The configurations that it goes through.
+    /// The configurations that it uses.
     pub configurations: Vec<Configuration>,
-    /// What has directories of its own.
+    /// The parts of the store with separate directories.
     pub places: Where,
     /// What a database must show after a power cut.
     pub promise: Promise,
     /// Where the power is cut.
     pub points: Points,
-    /// At each point, so many disks by chance of each sort beside the two that are certain.
+    /// Random disks of each kind per point, in addition to the two fixed ones.
     pub images: u64,
-    /// Of so many images, one's recovery is cut too; 0 for none.
+    /// In one of this many images, the recovery is also cut; 0 for none.
     pub double_every: u64,
     /// Where.
     pub double_points: Points,
-    /// Of so many images, the history goes on in one; 0 for none.
+    /// In one of this many images, the history continues; 0 for none.
     pub go_on_every: u64,
-    /// Of so many disks that a death of the process leaves, one is repaired, too; 0 for none.
+    /// One of this many disks after a death of the process is also repaired; 0 for none.
     pub repair_every: u64,
     /// When to stop, done or not.
     pub until: Option<Instant>,
@@ -118,11 +120,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A random history of so many steps under a few random configurations, to be cut at so many points. The seed also
-    /// chooses between histories of ordinary writes (most of them), with copies of the database, with tables deleted by
-    /// range, without a WAL, flushed together or not, with FIFO compaction that drops old tables, and with many writes
-    /// of several threads at once. Some such writes are in all others, too, but where column families are flushed each
-    /// for itself, and under FIFO compaction.
+    /// A random history of `steps` steps with a few random configurations, cut at `points`. The seed also chooses the
+    /// kind of history: ordinary writes (most of them), copies of the database, tables deleted by range, no WAL (with
+    /// column families flushed together or separately), FIFO compaction that drops old tables, and many concurrent
+    /// writes of several threads. Some concurrent writes are also in all other kinds, except with separate flushes and
+    /// with FIFO compaction.
     pub fn random(seed: u64, steps: usize, points: Points) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng)).collect();
@@ -161,7 +163,7 @@ impl Plan {
                 *configuration = configuration.clone().with("flush", "atomic").unwrap_or_default();
             }
             for step in &mut history.steps {
-                // A flush of one column family by name takes that one alone.
+                // A flush of a named column family flushes only that one.
                 if let Step::Flush(slots, _) = step {
                     slots.clear();
                 }
@@ -186,10 +188,10 @@ impl Plan {
     }
 }
 
-/// What was tried, and what came of it.
+/// What was tested, and the results.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Histories that were cut at all the chosen points, rather than until the time was over.
+    /// Histories that were cut at all chosen points, not only until the time was over.
     pub whole: u64,
     /// Recorded points at which the power was cut.
     pub points: u64,
@@ -207,11 +209,11 @@ pub struct Report {
     pub repaired: u64,
     /// Histories that went on.
     pub gone_on: u64,
-    /// Steps that had returned and were lost, which they might.
+    /// Steps that had returned and were lost, legitimately.
     pub lost: u64,
     /// Column families whose oldest tables FIFO compaction had dropped.
     pub dropped: u64,
-    /// Disks that had a part of what several threads wrote at once.
+    /// Disks with a part of the concurrent writes of several threads.
     pub parts: u64,
     /// Recoveries.
     pub costs: Costs,
@@ -281,12 +283,12 @@ impl fmt::Display for Report {
 /// Records the plan's history and cuts it.
 ///
 /// # Errors
-/// The first thing that is not as promised, with all that is needed to try it again.
+/// The first violation, with everything needed to reproduce it.
 pub fn run(plan: &Plan) -> Result<Report, String> {
     with_context(plan.seed, &plan.history, &plan.configurations, plan.places, cut(plan))
 }
 
-/// Adds to an error what is needed to try it again.
+/// Adds to an error what is needed to reproduce it.
 pub(crate) fn with_context<R>(
     seed: u64,
     history: &History,
@@ -402,12 +404,11 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    /// Opens the database of a disk and looks at all of it; `None` where it was refused for a reason that may be.
+    /// Opens the database of a disk and reads all of it; `None` if it was refused for a legitimate reason.
     fn recover(&mut self, image: &MemFileSystem, window: Window, mode: CrashMode) -> Result<Option<Seen>, String> {
         let configuration = self.configuration(window);
         self.report.images += 1;
-        // What a process leaves that dies alone, every recovery mode reads; a record that it was writing may be cut
-        // off.
+        // If only the process died, every recovery mode can read the WALs; the record being written may be truncated.
         let recovery = match mode {
             CrashMode::KeepAll => *self.rng.choice(&RECOVERY_MODES).unwrap_or(&RecoveryMode::PointInTime),
             _ => RecoveryMode::PointInTime,
@@ -428,7 +429,7 @@ impl Cutter<'_> {
         let contents = Contents::read(&db).map_err(|e| e.to_string())?;
         let Window { point, durable, returned, kept, started, .. } = window;
         let manual = configuration.get("wal") == "manual";
-        // A process that dies loses nothing that the kernel has; what `manual_wal_flush` gathers it has not.
+        // A dying process loses nothing that the kernel has, which excludes data buffered by `manual_wal_flush`.
         let logged = matches!(self.plan.promise, Promise::Logged | Promise::Newest);
         let keeps = mode == CrashMode::KeepAll && logged && !manual;
         let at_least = if keeps { kept } else { durable };
@@ -466,13 +467,13 @@ impl Cutter<'_> {
         }
         let model = match self.plan.promise {
             Promise::Logged | Promise::Together => Some(contents.settle(&found, steps, done, started - at_least)),
-            // No model has been in a state like that.
+            // No model has been in such a state.
             Promise::Each | Promise::Newest => None,
         };
         Ok(Some(Seen { contents, model }))
     }
 
-    /// Repairs the database of a disk, which must give what an opening gives: nothing on it is damaged.
+    /// Repairs the database of a disk, which must give the same as an open: nothing is damaged.
     fn repair(&mut self, image: &MemFileSystem, window: Window, expected: &Contents) -> Result<(), String> {
         self.report.repaired += 1;
         let (place, configuration) = (self.place(image), self.configuration(window));
@@ -482,7 +483,7 @@ impl Cutter<'_> {
         families.into_iter().for_each(|f| how.add_column_family(f));
         let mut given = options;
         if self.rng.bool() {
-            // The database's files say where its WALs are.
+            // The database's files tell where its WALs are.
             given.set_wal_dir("");
         }
         let report = Db::repair_with(&given, place.db(), &how).map_err(|e| e.to_string())?;
@@ -507,7 +508,7 @@ impl Cutter<'_> {
         files::check(&place, &db, &configuration)
     }
 
-    /// Opens a database, and looks what that costs.
+    /// Opens a database, and measures the cost.
     fn open(
         &mut self,
         image: &MemFileSystem,
@@ -527,7 +528,8 @@ impl Cutter<'_> {
         Ok(db)
     }
 
-    /// Cuts the recovery that `image` has recorded. Its disk was at rest when it began, so nothing may be lost.
+    /// Cuts the recovery that `image` has recorded. Everything on its disk was durable at the beginning, so nothing may
+    /// be lost.
     fn cut_recovery(
         &mut self,
         image: &MemFileSystem,
@@ -580,12 +582,12 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    /// The history goes on from what was found.
+    /// Continues the history from the found state.
     fn go_on(&mut self, image: &MemFileSystem, window: Window, model: Model) -> Result<(), String> {
         self.report.gone_on += 1;
         let place = self.place(image);
         for name in image.list_dir(&place.root).map_err(|e| e.to_string())? {
-            // What a step was making when it was cut short; the next step of its kind makes the same names.
+            // Remains of an interrupted step; the next step of its kind uses the same names.
             if !matches!(&*name, "db" | "wals" | "slow" | "backups") && !name.ends_with(".tmp") {
                 place.remove_tree(&place.path(&name)).map_err(|e| e.to_string())?;
             }
@@ -596,7 +598,7 @@ impl Cutter<'_> {
         replay(&more, &mut run).map_err(|e| format!("going on: {e}\n{more}"))
     }
 
-    /// Saves a disk for people to look at, once.
+    /// Saves a disk for inspection, once.
     fn save(&self, image: &MemFileSystem) -> String {
         let Some(to) = &self.plan.save else { return String::new() };
         // What is there already stays.
@@ -618,8 +620,8 @@ const RECOVERY_MODES: [RecoveryMode; 4] = [
     RecoveryMode::SkipAnyCorruptedRecords,
 ];
 
-/// True when sectors that a power cut replaced by garbage may have damaged the last edit of a MANIFEST: whether that
-/// was acknowledged cannot be known.
+/// True if sectors that a power cut replaced with garbage may have damaged the last edit of a MANIFEST: it is unknown
+/// whether that edit was acknowledged.
 fn may_refuse(mode: CrashMode, error: &rockmill::Error) -> bool {
     matches!(mode, CrashMode::Random(_) | CrashMode::Hostile(_))
         && error.kind() == ErrorKind::Corruption
@@ -640,8 +642,8 @@ pub fn copy_out(fs: &MemFileSystem, from: &Path, to: &Path) -> std::io::Result<(
     Ok(())
 }
 
-/// Cuts random histories until the time is over, in so many threads. Gives how many histories were begun, and what came
-/// of them; `told` hears of that now and then.
+/// Cuts random histories until the time is over, in this many threads. Returns the number of histories begun, and the
+/// results; calls `told` with them now and then.
 ///
 /// # Errors
 /// The first failure.
@@ -657,7 +659,7 @@ pub fn run_for(
     rounds(seed, until, threads, one, Report::join, told)
 }
 
-/// Does something with one seed after the other until a moment, in several threads, and sums what comes of it.
+/// Runs a function with one seed after the other until a deadline, in several threads, and sums the results.
 pub(crate) fn rounds<R: Default + Send>(
     seed: u64,
     until: Instant,

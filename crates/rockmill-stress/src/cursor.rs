@@ -4,7 +4,7 @@ use crate::history::{Bounds, Move};
 use crate::kinds::{Kind, key_bytes};
 use crate::model::{Family, Pairs};
 
-/// An iterator over a column family as it was at one moment. Entries that a filter may have taken are passed over.
+/// An iterator over a column family as it was at one moment. Entries that a filter may have removed are skipped.
 #[derive(Debug, Clone, Default)]
 pub struct Cursor {
     entries: Pairs,
@@ -41,7 +41,7 @@ impl Cursor {
         self.at.map(|at| (&*self.entries[at].0, &*self.entries[at].1))
     }
 
-    /// Moves it; an iterator that is nowhere stays there until it seeks.
+    /// Moves the iterator; an invalid iterator stays invalid until it seeks.
     pub fn go(&mut self, to: Move) {
         let kind = self.kind;
         let reaches = |entry: &[u8], key: &[u8]| kind.order(entry, key).is_ge();

@@ -1,5 +1,6 @@
-//! A listener of every database that a history opens, and of every second life of a soak: what begins, ends; and
-//! whatever it is told, it writes. What it writes is log data, which goes the way of every write and changes nothing.
+//! A listener of every database that a history opens, and of every second life of a soak. It checks that everything
+//! that begins also ends, and it writes at every notification. It writes log data, which takes the path of every write
+//! but changes nothing.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,25 +23,25 @@ struct Counts {
     errors: AtomicU64,
 }
 
-/// Counts what it is told, and writes. Clones count together.
+/// Counts notifications, and writes. Clones share the counts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Events {
     counts: Arc<Counts>,
-    /// The database while it is open. Whoever closes it takes it out first.
+    /// The database while it is open. It is removed before the close.
     db: Arc<RwLock<Weak<Db>>>,
 }
 
-/// Tables with further files that all histories of this process have written.
+/// Number of tables with several files that all histories of this process have written.
 static TABLES_OF_SEVERAL_FILES: AtomicU64 = AtomicU64::new(0);
 
-/// How many tables of several files histories of this process have written so far: without any, nothing was tried of
-/// what is particular to TPH tables.
+/// How many tables of several files histories of this process have written so far: without any, the special features of
+/// TPH tables were not tested.
 pub fn tables_of_several_files() -> u64 {
     TABLES_OF_SEVERAL_FILES.load(Ordering::Relaxed)
 }
 
 thread_local! {
-    /// The thread writes, and is told of what that brings about.
+    /// The thread is in a write of this listener, and gets the resulting notifications.
     static WRITES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -49,17 +50,17 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Events {
-    /// From here on to [`Self::close`] calls write to this database.
+    /// From here until [`Self::close`], notifications write to this database.
     pub fn open(&self, db: &Arc<Db>) {
         *self.db.write().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(db);
     }
 
-    /// No call writes any more when this returns, nor holds the database open.
+    /// When this returns, no notification writes any more or keeps the database open.
     pub fn close(&self) {
         *self.db.write().unwrap_or_else(PoisonError::into_inner) = Weak::new();
     }
 
-    /// Writes, if that is possible: after an error it need not be.
+    /// Writes if possible; after an error, it may not be.
     fn write(&self) {
         if WRITES.replace(true) {
             return;
@@ -79,8 +80,8 @@ impl Events {
         self.counts.ingested.load(Ordering::Relaxed)
     }
 
-    /// Whether all that began has ended, now that the database is closed. Nothing is said where work failed. What a
-    /// dropped column family has no use for ends without a word, as in RocksDB.
+    /// Checks after the close that everything that began has ended. Skipped if background work failed. As in RocksDB,
+    /// useless work of a dropped column family ends without a notification.
     pub fn check_closed(&self, dropped: bool) -> Result<(), String> {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &*self.counts;

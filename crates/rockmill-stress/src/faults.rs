@@ -1,15 +1,14 @@
 //! Each I/O call of a history over every feature fails once, in turn.
 //!
-//! Whatever the call was: the caller gets the error, or background work reports it and the store takes no more writes,
-//! with the reason; it shows nothing wrong meanwhile; `resume` lets it go on; and when it is opened again, at once as
-//! after a power cut or at the end, everything acknowledged is there. While it resumes, another call fails, now and
-//! then.
+//! Whatever the call was: the caller gets the error, or background work reports it and the store refuses writes with
+//! the reason. It shows no wrong data meanwhile, and `resume` makes it continue. After a reopen, immediately as after a
+//! power cut or at the end, everything acknowledged is there. Now and then, another call fails during `resume`.
 //!
-//! After each failure something is written to every column family, synced: it is there for who opens the database then,
-//! with the column families that the store names, and in a checkpoint.
+//! After each failure, a synced write goes to every column family: it must be there after a reopen, with the column
+//! families that the store reports, and in a checkpoint.
 //!
-//! Calls are counted over all threads, so call number 700 is not the same call in each run. Over all numbers every call
-//! is hit all the same.
+//! Calls are counted over all threads, so call number 700 is not the same call in each run. Nevertheless, over all
+//! numbers every call is hit.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -43,25 +42,25 @@ pub enum Way {
     Edquot,
     /// The process has no more file handles.
     Emfile,
-    /// A part of a write happens, then the disk is full.
+    /// A part of a write is performed, then the disk is full.
     PartThenEnospc,
-    /// A part of a write happens, then the device fails.
+    /// A part of a write is performed, then the device fails.
     PartThenEio,
-    /// The call does less than was asked and says so: no failure.
+    /// The call does less than requested and reports that: not a failure.
     Short,
-    /// A bit of what is read is wrong.
+    /// One bit of the data read is wrong.
     Flip,
     /// The call takes its time: no failure.
     Delay,
-    /// The device fails, and from then on every call does, until the process ends.
+    /// The device fails, and from then on every call fails, until the process ends.
     Dead,
-    /// The device with the WALs fails, and from then on every call there does. The other one goes on.
+    /// The device with the WALs fails, and from then on every call there fails. The other device continues to work.
     WalsGone,
-    /// The device with the WALs is full, until somebody looks.
+    /// The device with the WALs is full, until the error was noticed.
     WalsFull,
 }
 
-/// The ways in which the device of the WALs can fail alone, at a call that concerns it.
+/// The ways in which only the device of the WALs fails, at a call that concerns it.
 const WALS_ALONE: [Way; 2] = [Way::WalsGone, Way::WalsFull];
 
 impl Way {
@@ -82,7 +81,7 @@ impl Way {
         }
     }
 
-    /// True where another call fails after one that failed so.
+    /// True if another call also fails after a failure of this kind.
     fn hits_later(self, op: &Op<'_>, wals: Option<&Path>, freed: bool) -> bool {
         let there = wals.is_some_and(|dir| op.path.starts_with(dir));
         match self {
@@ -122,27 +121,27 @@ impl Way {
     }
 }
 
-/// What is tried.
+/// A plan of tests.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Of all chance.
     pub seed: u64,
-    /// What is done.
+    /// The operations.
     pub history: History,
-    /// The configurations that it goes through.
+    /// The configurations that it uses.
     pub configurations: Vec<Configuration>,
-    /// What has directories of its own.
+    /// The parts of the store with separate directories.
     pub places: Where,
     /// Which calls fail.
     pub calls: Points,
-    /// Each in every way that there is, or in one by chance.
+    /// Each call in every way, or in one random way.
     pub every_way: bool,
     /// When to stop, done or not.
     pub until: Option<Instant>,
 }
 
 impl Plan {
-    /// A random history of so many steps under a few random configurations, of which about so many calls fail.
+    /// A random history of `steps` steps with a few random configurations; the chosen calls fail.
     pub fn random(seed: u64, steps: usize, calls: Points) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng)).collect();
@@ -161,18 +160,18 @@ impl Plan {
     }
 }
 
-/// What was tried, and what came of it.
+/// What was tested, and the results.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Histories of which all the chosen calls failed, rather than until the time was over.
+    /// Histories in which all chosen calls failed, not only until the time was over.
     pub whole: u64,
     /// Runs with a fault that happened.
     pub faults: u64,
-    /// Of these, the ones that a caller got.
+    /// Failures that a caller got.
     pub told: u64,
-    /// The ones after which the store had a background error.
+    /// Failures after which the store had a background error.
     pub background: u64,
-    /// The ones that had no consequence to be seen.
+    /// Failures without visible consequences.
     pub silent: u64,
     /// Runs that had fewer calls than expected.
     pub missed: u64,
@@ -214,7 +213,7 @@ impl fmt::Display for Report {
 struct Hit {
     /// The call that failed, and how.
     what: Option<(OpKind, Way, PathBuf)>,
-    /// Another call that is to fail, while the store resumes.
+    /// Another call that should fail while the store resumes.
     second_at: Option<Second>,
     /// That call.
     second: Option<(OpKind, Way, PathBuf)>,
@@ -228,14 +227,14 @@ struct Hit {
     freed: bool,
 }
 
-/// A call to fail: the first from a number on that fits.
+/// Selects the first matching call from a number on.
 #[derive(Debug, Clone, Copy)]
 enum Second {
     /// Whatever it is.
     Any(u64),
     /// Of a kind.
     Of(u64, OpKind),
-    /// A write to a table, for want of space: of a job that runs beside the recovery, or of its flush.
+    /// A write to a table fails for lack of space: of a job that runs during the recovery, or of its flush.
     Table(u64),
 }
 
@@ -258,7 +257,7 @@ fn is_of_the_probe(op: &Op<'_>) -> bool {
 }
 
 impl Hit {
-    /// Notes what is done with a file whose sync failed.
+    /// Records operations on a file whose sync failed.
     fn watch(&mut self, op: &Op<'_>) {
         for failed in [&mut self.what, &mut self.second] {
             let Some((OpKind::Sync, way, path)) = failed else { continue };
@@ -280,8 +279,8 @@ impl Hit {
     }
 }
 
-/// Lets call number `n` from now on fail, and watches what is done with a file whose sync failed.
-/// `wals`: the directory of the WALs, where that is one of their own.
+/// Makes call number `n` from now on fail, and watches what is done with a file whose sync failed. `wals`: the
+/// directory of the WALs, if they have a separate one.
 fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64, wals: Option<PathBuf>) -> Arc<Mutex<Hit>> {
     let hit = Arc::new(Mutex::new(Hit::default()));
     let (noted, at) = (Arc::clone(&hit), fs.calls() + n);
@@ -322,8 +321,8 @@ fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64, wals: Option<
         if hit.resuming && op.kind == OpKind::Create && is_table(op) {
             hit.rescued.get_or_insert_with(|| op.path.to_owned());
         }
-        // Jobs of tables this small would be over before a recovery begins. The copy that is looked at after it has no
-        // recovery beside it: a job of its own would fail instead.
+        // Jobs with tables this small would end before a recovery begins. The copy that is checked afterwards has no
+        // concurrent recovery: one of its own jobs would fail instead.
         if slow > 0 && op.kind == OpKind::Write && is_table(op) && !is_of_the_probe(op) {
             slow -= 1;
             if hit.rescued.as_deref() == Some(op.path) {
@@ -337,8 +336,8 @@ fn inject(fs: &MemFileSystem, n: u64, way: Option<Way>, seed: u64, wals: Option<
     hit
 }
 
-/// A write of a job, which takes its time. If a call fails meanwhile, it waits for the recovery to write its table,
-/// and then there is no space for it.
+/// A slow write of a job. If a call fails meanwhile, it waits until the recovery writes its table, and then fails for
+/// lack of space.
 fn beside_a_recovery(hit: &Mutex<Hit>, path: PathBuf) -> Fault {
     let begun = Instant::now();
     loop {
@@ -361,48 +360,48 @@ fn beside_a_recovery(hit: &Mutex<Hit>, path: PathBuf) -> Fault {
     }
 }
 
-/// Looks on while a history is done with one call failing.
+/// Observes a history in which one call fails.
 struct Watch<'a> {
     fs: &'a MemFileSystem,
     place: TestDir,
     steps: &'a [Step],
     configurations: &'a [Configuration],
     hit: Arc<Mutex<Hit>>,
-    /// What the database must show, after each step.
+    /// The expected contents after each step.
     models: Vec<Model>,
     /// Steps that no power cut may lose.
     durable: usize,
     /// What is wrong.
     wrong: Option<String>,
-    /// It ended with the disk, or with a loss that may be.
+    /// It ended with the disk's failure, or with a legitimate loss.
     died: bool,
-    /// A close could not hand over what `manual_wal_flush` had gathered, and nobody was left to be told.
+    /// A close could not write the data that `manual_wal_flush` had buffered, and could not report that.
     lost: bool,
     told: u64,
     background: u64,
-    /// The disks as they were when an error came, and the steps that had begun.
+    /// The disks at the moment of an error, and the steps that had begun.
     cuts: Vec<(MemFileSystem, MemFileSystem, usize, usize, usize)>,
     rng: fastrand::Rng,
 }
 
-/// The note of a WAL directory, which says what OPTIONS file comes next.
+/// The note of a WAL directory, which announces the next OPTIONS file.
 const WAL_OWNER: &str = "WAL_OWNER";
-/// How the store begins to say that it has column families that were not named.
+/// The beginning of the store's error about column families that were not named.
 const NOT_OPENED: &str = "column families not opened: ";
 /// Written to every column family after a failure, and deleted again.
 const PROBE: (&str, &[u8]) = ("written after a failure", b"99999999");
 /// Written by another thread while the store resumes, and deleted again.
 const MEANWHILE: (&str, &[u8]) = ("written during a recovery", b"99999999");
-/// Where the checkpoint goes that is looked at after a failure.
+/// The directory of the checkpoint that is checked after a failure.
 const PROBE_DIR: &str = "probe";
-/// In one of four runs so many writes to tables take so long.
+/// In one of four runs, this many writes to tables are slow.
 const SLOW_WRITES: u32 = 300;
 const SLOW: Duration = Duration::from_millis(2);
-/// The longest that a job's write waits for a recovery once a call has failed.
+/// How long a job's write waits for a recovery at most, after a call has failed.
 const WAITS_FOR_RECOVERY: Duration = Duration::from_millis(30);
-/// What a recovery's writes take in such a run: writers that are let in too early come while they last.
+/// Duration of a recovery's writes in such a run, so that prematurely admitted writers write meanwhile.
 const RESCUE: Duration = Duration::from_millis(10);
-/// Calls of a recovery of which one fails.
+/// One of this many calls of a recovery fails.
 const SECOND_WITHIN: u64 = 24;
 /// Or the first of one of these kinds.
 const SECOND_KINDS: [OpKind; 6] =
@@ -414,24 +413,24 @@ impl Watch<'_> {
         self.configurations.iter().any(|c| c.get("wal") == "manual")
     }
 
-    /// A close may have failed to hand over what was gathered, and have had nobody to tell.
+    /// A close may have failed to write buffered data without a way to report it.
     fn may_lose(&self) -> bool {
         let wal = |path: &PathBuf| path.extension().is_some_and(|e| e == "log");
         self.manual() && self.told == 0 && self.hit.lock().what.as_ref().is_some_and(|(.., p)| wal(p))
     }
 
-    /// Keeps the disk as it is, for what a crash would leave.
+    /// Keeps the disk's current state, to test a crash.
     fn cut(&mut self, step: usize) {
         let image = |mode| self.fs.crash_image(mode);
         let done = self.models.len() - 1;
         self.cuts.push((image(CrashMode::SyncedOnly), image(CrashMode::KeepAll), self.durable, done, step + 1));
     }
 
-    /// Lets the store go on; in half of the cases another call fails meanwhile.
+    /// Resumes the store; in half of the cases, another call fails meanwhile.
     fn resume(&mut self, db: &Db, text: &str, step: usize) -> Result<(), String> {
         if self.rng.bool() {
             let calls = self.fs.calls();
-            // Calls of which a recovery has few would hardly ever be hit by their number.
+            // Rare calls of a recovery would hardly ever be hit by number.
             let second = match self.rng.usize(..3 * SECOND_KINDS.len()) {
                 n if n < SECOND_KINDS.len() => Second::Of(calls, SECOND_KINDS[n]),
                 n if n < 2 * SECOND_KINDS.len() => Second::Table(calls),
@@ -439,7 +438,7 @@ impl Watch<'_> {
             };
             self.hit.lock().second_at = Some(second);
         }
-        // A job beside the recovery may be what fails; and then what it has done counts, once that is known.
+        // A concurrent job may be what fails; then the recovery's success counts, once that is known.
         for _ in 0..3 {
             let done = self.resume_beside_a_writer(db)?;
             let fired = {
@@ -463,15 +462,15 @@ impl Watch<'_> {
                 if db.background_error().is_some() {
                     return Err(format!("takes writes after a recovery that failed, with {background}"));
                 }
-                // It has recovered by itself meanwhile, as it may from a lack of space.
+                // It has recovered automatically meanwhile, as it may from a lack of space.
                 db.delete("never").map_err(|e| format!("after a recovery by itself: {e}"))?;
             }
         }
         db.resume().map_err(|e| format!("does not resume after {text} and another failure: {e}"))
     }
 
-    /// Resumes while another thread writes, synced: a write that is taken meanwhile, and everything that was
-    /// acknowledged before it, is there after a power cut.
+    /// Resumes while another thread does a synced write: if that write is accepted, it and everything acknowledged
+    /// before it exist after a power cut.
     fn resume_beside_a_writer(&self, db: &Db) -> Result<rockmill::Result<()>, String> {
         // FIFO compaction may drop it.
         if self.configurations.iter().any(|c| c.get("strategy") == "fifo") {
@@ -501,7 +500,7 @@ impl Watch<'_> {
         })
     }
 
-    /// Looks at what a power cut would leave now that [`MEANWHILE`] is written and synced.
+    /// Checks the state after a power cut now that [`MEANWHILE`] is written and synced.
     fn taken_meanwhile(&self) -> Result<(), String> {
         let image: Arc<dyn FileSystem> = Arc::new(self.fs.crash_image(CrashMode::SyncedOnly));
         let place = TestDir { fs: image, ..self.place.clone() };
@@ -510,15 +509,15 @@ impl Watch<'_> {
             return Err("it is not there".to_owned());
         }
         db.delete(MEANWHILE.0).map_err(|e| e.to_string())?;
-        // The step that failed is done or not done.
+        // The failed step may or may not have happened.
         let done = self.models.len() - 1;
         let contents = Contents::read(&db).map_err(|e| e.to_string())?;
         let rest = &self.steps[done.min(self.steps.len())..];
         contents.find(&self.models[done], rest, 0, rest.len().min(1)).map(drop).map_err(|d| d.to_string())
     }
 
-    /// What is written, synced, after a failure is there after a crash, with the column families that the store names,
-    /// and in a checkpoint.
+    /// Checks that a synced write after a failure exists after a crash, with the column families that the store
+    /// reports, and in a checkpoint.
     fn probe(&self, db: &Db) -> Result<(), String> {
         // FIFO compaction may drop it.
         if self.configurations.iter().any(|c| c.get("strategy") == "fifo") {
@@ -536,7 +535,7 @@ impl Watch<'_> {
         }
         delete.delete(MEANWHILE.0);
         let write = |batch: &WriteBatch| match db.write_opt(batch, &synced) {
-            // The second call that failed was a job's, which says so now.
+            // The second failed call was a job's, which is reported now.
             Err(_) if self.hit.lock().second.is_some() && db.background_error().is_some() => {
                 db.resume().and_then(|()| db.write_opt(batch, &synced)).map_err(|e| failed("a write", &e))
             }
@@ -577,13 +576,13 @@ impl Watch<'_> {
         Verdict::Stop
     }
 
-    /// What is to be found once the error has come.
+    /// Checks the state after the error.
     fn judge(&mut self, failure: &Failure, db: Option<&Db>) -> Result<Verdict, String> {
         let Some((kind, way, path)) = self.hit.lock().what.clone() else {
             return Err(format!("fails without a fault: {failure}"));
         };
-        // The file of options that could not be written lacks what had been changed, and its caller was told. Where
-        // WALs have a directory of their own, a note of the next file comes before it, and may be what was not written.
+        // The OPTIONS file that could not be written lacks the changes, and the caller got the error. If WALs have a
+        // separate directory, a note of the next file is written first, and may be what failed.
         let before_options = path == self.place.db() || path.to_string_lossy().contains(WAL_OWNER);
         let lacks_family = matches!(&failure.trouble, Trouble::Failed(e) if e.message().starts_with(NOT_OPENED));
         let lacks = path.to_string_lossy().contains("OPTIONS") || (before_options && lacks_family);
@@ -612,12 +611,12 @@ impl Watch<'_> {
                 self.told += 1;
                 difference.what.clone()
             }
-            // A read after a close that lost what it might: the history ends here.
+            // A read after a close with a legitimate loss: the history ends here.
             Trouble::Wrong(_) if self.lost => {
                 self.died = true;
                 return Ok(Verdict::Stop);
             }
-            // The same, of a look between two openings. The next one says whether what is there may be all.
+            // The same for a check between two opens. The next open decides whether the contents are allowed.
             Trouble::Wrong(_) if db.is_none() && self.may_lose() => return Ok(Verdict::Pass),
             Trouble::Wrong(difference) => return Err(format!("shows something wrong: {difference} ({failure})")),
         };
@@ -626,7 +625,7 @@ impl Watch<'_> {
         }
         if way == Way::Dead || way == Way::WalsGone {
             self.died = true;
-            // What is in tables may be read. A write that is acknowledged would be nowhere.
+            // Data in tables can be read. An acknowledged write would be lost.
             let mut synced = WriteOptions::default();
             synced.set_sync(true);
             if way == Way::WalsGone
@@ -683,7 +682,7 @@ impl Observer for Watch<'_> {
 
     fn opened(&mut self, step: usize, db: &Db) {
         if self.may_lose() && self.models.last().is_some_and(|model| matches(db, model).is_err()) {
-            // What is there is a prefix all the same, as after the death of the process.
+            // The contents are nevertheless a prefix, as after the death of the process.
             let found = Contents::read(db).and_then(|contents| {
                 let (base, steps) = (&self.models[self.durable], &self.steps[self.durable..]);
                 contents.find(base, steps, 0, step.saturating_sub(self.durable)).map(drop)
@@ -705,7 +704,7 @@ impl Observer for Watch<'_> {
     }
 }
 
-/// Opens a disk that was left in the middle and looks for the moment that it shows.
+/// Opens a disk from the middle of a history, and finds its state.
 fn moment(
     (places, image): (Where, &MemFileSystem),
     configuration: &Configuration,
@@ -717,7 +716,7 @@ fn moment(
         return if at_least == 0 { Ok(()) } else { Err("the database is gone".to_owned()) };
     }
     let db = place.open(configuration).map_err(|e| format!("does not open: {e}"))?;
-    // The writer beside a recovery may have been let in.
+    // The concurrent writer may have been admitted.
     db.delete(MEANWHILE.0).map_err(|e| e.to_string())?;
     let contents = Contents::read(&db).map_err(|e| e.to_string())?;
     let found = contents.find(&models[at_least], &steps[at_least..], 0, started.saturating_sub(at_least));
@@ -765,7 +764,7 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
     if let Some(path) = &hit.lock().retried {
         return Err(context(format!("{} was synced again after its sync had failed", path.display())));
     }
-    // The last look at everything is no step, and may be what failed.
+    // The last check of everything is not a step, and may be what failed.
     let ended = died || watch.lost;
     if let Err(failure) = done
         && !ended
@@ -783,7 +782,7 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
         moment((plan.places, all), &first, history, (at_least, *started))
             .map_err(|e| context(format!("after its death: {e}")))?;
     }
-    // At the end everything is there, and stays. Where it ended early, it is the disk as it is now that must do.
+    // At the end everything exists, and stays. If the history ended early, the disk's current state must satisfy this.
     if died && !watch.lost {
         let (manual, started) = (watch.manual(), watch.models.len());
         let at_least = if manual { watch.durable } else { started - 1 };
@@ -812,8 +811,8 @@ fn one(plan: &Plan, n: u64, way: Option<Way>, report: &mut Report) -> Result<(),
     Ok(())
 }
 
-/// A database whose WALs are on a device that is away, or on one that is another's, does not open: with nothing there
-/// and with no directory.
+/// A database whose WALs are on a missing device, or on another one's device, does not open, neither with an empty
+/// directory nor with none.
 fn refuses_without_wals(plan: &Plan, first: &Configuration, fs: &MemFileSystem) -> Result<(), String> {
     for directory in [true, false] {
         let disk = fs.crash_image(CrashMode::KeepAll);
@@ -831,10 +830,10 @@ fn refuses_without_wals(plan: &Plan, first: &Configuration, fs: &MemFileSystem) 
     Ok(())
 }
 
-/// Does the history once to count its calls, and then again for each that is to fail.
+/// Runs the history once to count its calls, and then again for each call that should fail.
 ///
 /// # Errors
-/// The first thing that is not as promised, with all that is needed to try it again.
+/// The first violation, with everything needed to reproduce it.
 pub fn run(plan: &Plan) -> Result<Report, String> {
     with_context(plan.seed, &plan.history, &plan.configurations, plan.places, fail_all(plan))
 }
@@ -868,8 +867,8 @@ fn fail_all(plan: &Plan) -> Result<Report, String> {
     Ok(report)
 }
 
-/// Lets calls of random histories fail until the time is over, in so many threads. Gives how many histories were begun,
-/// and what came of them; `told` hears of that now and then.
+/// Makes calls of random histories fail until the time is over, in this many threads. Returns the number of histories
+/// begun, and the results; calls `told` with them now and then.
 ///
 /// # Errors
 /// The first failure.

@@ -1,4 +1,4 @@
-//! Which files a database has, and which it should not have.
+//! Checks which files a database has and should have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ use crate::configuration::Configuration;
 use crate::kinds::{FoldedComparator, Kind, named_family};
 use crate::place::TestDir;
 
-/// How long a thread may take to delete what it has just made obsolete.
+/// Time limit for a thread to delete files that it has just made obsolete.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Says whose a WAL directory is, in both directories.
+/// The file that names the owner of a WAL directory, in both directories.
 const WAL_OWNER: &str = "WAL_OWNER";
 
-/// WALs that are kept to be used again.
+/// Number of WALs that are kept for recycling.
 fn recycled(configuration: &Configuration) -> usize {
     if configuration.get("wal") == "recycled" { 2 } else { 0 }
 }
 
-/// Looks whether the directory of an open database without background work holds every file that it needs, whole, and
-/// no other.
+/// Checks that the directory of an open database without background work has every file that it needs, complete, and no
+/// others.
 ///
 /// # Errors
 /// What is missing, has the wrong size, or should not be there.
@@ -114,7 +114,7 @@ fn check_once(place: &TestDir, db: &Db, configuration: &Configuration) -> Result
     Ok(())
 }
 
-/// Takes a table that is in a directory from those that should be.
+/// Removes a found table from the list of expected ones.
 fn take_table(
     fs: &dyn FileSystem,
     tables: &mut BTreeMap<u64, (u64, PathBuf)>,
@@ -135,7 +135,7 @@ fn take_table(
     Ok(())
 }
 
-/// Every table of a database that is closed is sound, each with all of its files.
+/// Checks that every table of a closed database is intact, with all of its files.
 ///
 /// # Errors
 /// The first that is not.
@@ -155,10 +155,10 @@ pub fn verify_tables(place: &TestDir) -> rockmill::Result<()> {
     Ok(())
 }
 
-/// How many tables of a database that is closed have several files.
+/// Number of tables of a closed database that have several files.
 ///
 /// # Errors
-/// There is no MANIFEST, or a bad one.
+/// The MANIFEST is missing or invalid.
 pub fn count_shared(fs: &dyn FileSystem, dir: &Path) -> rockmill::Result<u64> {
     let families = tables_of(fs, dir)?;
     let tables = families.values().flat_map(|(_, tables)| tables.values());
@@ -187,7 +187,7 @@ fn tables_of(fs: &dyn FileSystem, dir: &Path) -> rockmill::Result<Families> {
     Ok(families)
 }
 
-/// Opening a table reads no more of its end.
+/// Opening a table reads at most this much of its end.
 const TAIL_BYTES: u64 = 64 << 10;
 
 fn is_wal(name: &str) -> bool {
@@ -205,11 +205,11 @@ pub struct LogBytes {
     pub manifest: u64,
     /// How many tables there are.
     pub tables: u64,
-    /// Bytes of the ends of tables, where everything is that opening one reads.
+    /// Bytes of the ends of tables, which contain everything that an open reads.
     pub tails: u64,
 }
 
-/// Measures the logs of a database; all 0 where there is none.
+/// Measures the logs of a database; all 0 if there is none.
 pub fn log_bytes(place: &TestDir) -> LogBytes {
     let mut sum = LogBytes::default();
     let mut paths = Vec::new();

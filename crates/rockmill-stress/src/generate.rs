@@ -3,18 +3,18 @@
 use crate::history::{Bottom, Bounds, External, History, How, Key, Move, Reopen, Step, Update, View, Writer};
 use crate::kinds::{KEYS, Kind, Slot, Value};
 
-/// How often a history does what, of a thousand steps or so. What is 0 does not happen.
+/// The frequency of operations, in about a thousand steps. 0 means never.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
-    /// Kinds of the column families beside the default one that are created first.
+    /// Kinds of the column families that are created first, in addition to the default one.
     pub families: Vec<Kind>,
     /// Keys have numbers below this.
     pub keys: u16,
-    /// Of a hundred batches, those that are synced.
+    /// Percentage of batches that are synced.
     pub synced: u8,
-    /// Of a thousand batches, those without a WAL.
+    /// Batches without a WAL, in a thousand.
     pub unlogged: u8,
-    /// Of a hundred values, those of some thousand bytes.
+    /// Percentage of values with some thousand bytes.
     pub large: u8,
     /// Updates of a batch at most.
     pub batch_max: usize,
@@ -30,7 +30,7 @@ pub struct Profile {
     pub prefix: u32,
     /// Looks at everything.
     pub check: u32,
-    /// Snapshots taken; about as many are looked at and released.
+    /// Snapshots taken; about as many are read and released.
     pub snapshot: u32,
     /// Iterators that stay, and their moves.
     pub iterator: u32,
@@ -72,17 +72,18 @@ pub struct Profile {
     pub repaired: u8,
     /// Writes of several threads at once.
     pub together: u32,
-    /// These write in different ways, and are more than eight at every other time. What has no WAL is flushed next.
+    /// These writers use different options, and every other time there are more than eight. Writes without a WAL are
+    /// then flushed.
     pub mixed: bool,
-    /// Beside RocksDB: of a hundred closes and opens, those at which the stores change directories.
+    /// With RocksDB: percentage of reopens at which the stores swap directories.
     pub swapped: u8,
     /// Beside RocksDB: ingestions behind everything.
     pub behind: u32,
-    /// Beside RocksDB: walks over keys of one prefix.
+    /// With RocksDB: walks over keys of one prefix.
     pub same_prefix: u32,
-    /// Beside RocksDB: calls that are refused, or not, by both.
+    /// With RocksDB: calls that both must refuse, or neither.
     pub wrong: u32,
-    /// Beside RocksDB: waits for the end of a short time to live.
+    /// With RocksDB: waits for the end of a short time to live.
     pub age: u32,
 }
 
@@ -132,7 +133,7 @@ impl Profile {
         }
     }
 
-    /// What Rockmill and RocksDB both do, more often reopened; see [`crate::beside`].
+    /// Operations that both Rockmill and RocksDB support, with more reopens; see [`crate::beside`].
     pub fn beside() -> Self {
         Self {
             copy: 0,
@@ -159,20 +160,20 @@ impl Profile {
         }
     }
 
-    /// The same, with tables that come in behind everything.
+    /// The same, with tables that are ingested behind everything.
     pub fn behind() -> Self {
         Self { behind: 10, ..Self::beside() }
     }
 
-    /// The same, with a time to live of a second, which must be over now and then. Nothing else compacts: what a
-    /// compaction takes of a value's age would hang on the moment.
+    /// The same, with a time to live of a second, whose end is awaited now and then. Nothing else compacts, because the
+    /// values that a compaction removes would depend on the exact time.
     pub fn aging() -> Self {
         Self { age: 4, compact: 0, set: 0, ingest: 0, checkpoint: 0, updates: 0, ..Self::beside() }
     }
 
-    /// Short histories for power cuts and faults: few keys, many syncs and flushes; reads are left to whoever looks
-    /// afterwards. Without what a crash may leave half done (writes without a WAL, whole tables deleted by range,
-    /// repairs), and without copies, which have tests of their own.
+    /// Short histories for power cuts and faults: few keys, many syncs and flushes; contents are checked afterwards.
+    /// Without operations that a crash may leave half done (writes without a WAL, tables deleted by range, repairs),
+    /// and without copies; these have separate tests.
     pub fn crash() -> Self {
         let Profile { get, walk, .. } = Self::everything();
         Self {
@@ -214,10 +215,11 @@ impl Profile {
 /// Calls of [`Step::Wrong`] have numbers below this.
 pub(crate) const WRONGS: u8 = 16;
 
-/// Column families that come and go have numbers from this one.
+/// Column families that are created and dropped have numbers from this one on.
 const EXTRA: std::ops::Range<Slot> = 7..10;
 
-/// Options of a column family that histories change, and to what: also to values that no store can take as they are.
+/// Options of a column family that histories change, with the new values, including values that the store has to
+/// adjust.
 const SETTABLE: &[(&str, &[&str])] = &[
     ("write_buffer_size", &["8192", "20000", "100000", "0"]),
     ("max_write_buffer_number", &["2", "3", "5", "0"]),
@@ -263,18 +265,18 @@ const SETTABLE_DB: &[(&str, &[&str])] = &[
 struct Generator<'p> {
     rng: fastrand::Rng,
     profile: &'p Profile,
-    /// Seeds of values: each another one, so that no two writes look alike.
+    /// Seeds of values: all different, so that no two writes are equal.
     seed: u32,
-    /// What is probably there. The model decides; this makes most steps count.
+    /// The column families that probably exist. The model decides; this only makes most steps valid.
     families: Vec<(Slot, Kind)>,
     snapshots: Vec<u8>,
     iterators: Vec<u8>,
     marked: bool,
-    /// Steps that come next, the last one first.
+    /// The next steps, in reverse order.
     next: Vec<Step>,
 }
 
-/// A history of about `steps` steps. The last ones look at everything, before and after a reopening.
+/// A history of about `steps` steps. The last steps read everything, before and after a reopen.
 pub fn generate(seed: u64, steps: usize, profile: &Profile) -> History {
     let mut g = Generator {
         rng: fastrand::Rng::with_seed(seed),
@@ -311,7 +313,7 @@ impl Generator<'_> {
 
     fn key(&mut self) -> Key {
         let all = self.profile.keys.clamp(1, KEYS);
-        // The few odd ones and those of the short form come more often than their share.
+        // The few unusual keys and the short ones occur more often than their share.
         let class = match self.rng.u8(0..10) {
             0 => 4,
             1..=4 => 300,
@@ -368,7 +370,7 @@ impl Generator<'_> {
         Step::Write(How { disable_wal, ..how }, updates)
     }
 
-    /// Threads with keys of their own: those whose numbers leave the same remainder.
+    /// Threads with separate keys: those whose numbers have the same remainder.
     fn together(&mut self) -> Step {
         let many = self.profile.mixed && self.rng.bool();
         let threads = if many { self.rng.u16(9..17) } else { self.rng.u16(2..5) };
@@ -559,7 +561,7 @@ impl Generator<'_> {
         Step::Compact(self.slot(), from, to, self.one(&bottoms), self.rng.u8(0..4) == 0)
     }
 
-    /// Whole tables go for every reader, so there may be none.
+    /// Deleted tables disappear for every reader, so there may be no snapshots or iterators.
     fn delete_files(&mut self) -> Step {
         let delete = Step::DeleteFiles(self.slot(), self.key(), self.key());
         self.next.push(delete);
@@ -650,7 +652,7 @@ mod tests {
     use super::*;
     use crate::model::Model;
 
-    /// How often steps of each verb come, and how often they may be done.
+    /// How often steps of each verb occur, and how often they are valid.
     fn counts(profile: &Profile, steps: usize) -> BTreeMap<String, (u32, u32)> {
         let mut counts: BTreeMap<String, (u32, u32)> = BTreeMap::new();
         for seed in 0..4 {

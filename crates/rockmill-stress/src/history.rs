@@ -1,10 +1,10 @@
-//! A history: what is done with a database, as plain data.
+//! A history: operations on a database, as plain data.
 //!
 //! Keys, values, column families, snapshots and iterators have small numbers. Any subset of the steps of a history is a
-//! history too: a step, or an update of a batch, whose contract would be broken is passed over
-//! ([`Model::admit`](crate::model::Model::admit)). So a failing history can be shortened by leaving steps out.
+//! history too: a step, or an update of a batch, that would violate a contract is skipped
+//! ([`Model::admit`](crate::model::Model::admit)). So a failing history can be shortened by omitting steps.
 //!
-//! The text form has one step a line; `text` below writes and reads it.
+//! The text form has one step per line; `text` below writes and reads it.
 
 mod text;
 
@@ -20,15 +20,15 @@ pub type Key = u16;
 pub enum Update {
     /// A new value.
     Put(Slot, Key, Value),
-    /// An operand, where the kind of the column family has them.
+    /// A merge operand, if the column family's kind has them.
     Merge(Slot, Key, Value),
     /// Deletes a key.
     Delete(Slot, Key),
     /// Deletes a key that was put once.
     SingleDelete(Slot, Key),
-    /// Deletes from the one key to before the other, whichever comes first.
+    /// Deletes from the smaller key up to, not including, the larger one.
     DeleteRange(Slot, Key, Key),
-    /// Goes into the WAL and is no data.
+    /// Log data: goes into the WAL, but is not an entry.
     LogData(u32),
 }
 
@@ -39,11 +39,11 @@ pub struct How {
     pub sync: bool,
     /// Without the WAL.
     pub disable_wal: bool,
-    /// Refused rather than delayed; it is then written again without this.
+    /// Prefer an error to a delay; after an error, the batch is written again without this.
     pub no_slowdown: bool,
     /// Behind compactions.
     pub low_pri: bool,
-    /// By the calls for one update, each on its own.
+    /// With the calls for single updates, one by one.
     pub alone: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct How {
 pub struct Writer {
     /// How it writes each of its batches.
     pub how: How,
-    /// Of keys that are its own, three in a batch.
+    /// Updates of its own keys, three in a batch.
     pub updates: Vec<Update>,
 }
 
@@ -70,7 +70,7 @@ pub struct Bounds {
     pub lower: Option<Key>,
     /// Nothing from this key on.
     pub upper: Option<Key>,
-    /// Only keys that begin with so many bytes of this key.
+    /// Only keys that begin with this many bytes of this key.
     pub prefix: Option<(Key, u8)>,
     /// `auto_prefix_mode` in place of `total_order_seek`.
     pub auto_prefix: bool,
@@ -100,7 +100,7 @@ pub enum Move {
 pub struct External {
     /// Column family that it goes to.
     pub slot: Slot,
-    /// Deleted by the file; older than its other updates.
+    /// A range that the file deletes; older than its other updates.
     pub range: Option<(Key, Key)>,
     /// Updates of this column family, of different keys: no single deletes and no ranges.
     pub updates: Vec<Update>,
@@ -127,13 +127,13 @@ pub enum Reopen {
     Same,
     /// The next of the run's configurations.
     Next,
-    /// What the OPTIONS file says, and after that the same configuration.
+    /// With the options of the OPTIONS file, and then with the same configuration.
     Stored,
-    /// The same configuration, after a repair of the directory.
+    /// With the same configuration, after a repair of the directory.
     Repaired,
-    /// First for reading only, then the same configuration.
+    /// First read-only, then with the same configuration.
     ReadOnly,
-    /// Beside RocksDB, each store opens what the other one wrote; elsewhere the same configuration.
+    /// With RocksDB, each store opens the other's directory; otherwise with the same configuration.
     Swapped,
 }
 
@@ -144,19 +144,19 @@ pub enum Step {
     Write(How, Vec<Update>),
     /// Several threads at once.
     Together(Vec<Writer>),
-    /// A lookup, in each way that there is.
+    /// A lookup, in every way.
     Get(Slot, Key, View),
     /// Lookups at once.
     MultiGet(View, Vec<(Slot, Key)>),
     /// A walk of an iterator.
     Walk(Slot, View, Bounds, Vec<Move>),
-    /// All keys from this one on with the same prefix, where the column family has a prefix extractor.
+    /// All keys from this one on with the same prefix, if the column family has a prefix extractor.
     Prefix(Slot, Key),
     /// Everything, in both directions.
     Check(View),
     /// Takes a snapshot.
     Snapshot(u8),
-    /// Looks at everything that it sees, and releases it.
+    /// Reads everything that it sees, and releases it.
     Release(u8),
     /// Opens an iterator that stays.
     Iterator(u8, Slot, Bounds),
@@ -166,7 +166,7 @@ pub enum Step {
     Close(u8),
     /// Flushes column families, all when none is named; waits or not.
     Flush(Vec<Slot>, bool),
-    /// A manual compaction; unbounded where a key is missing.
+    /// A manual compaction; unbounded if a key is missing.
     Compact(Slot, Option<Key>, Option<Key>, Bottom, bool),
     /// A manual compaction whose output then changes its level.
     Refit(Slot),
@@ -176,15 +176,15 @@ pub enum Step {
     SetOptions(Slot, String, String),
     /// Changes an option of the database.
     SetDbOptions(String, String),
-    /// Tables made outside come in, all or none; moved or copied.
+    /// Ingests external tables, all or none; moved or copied.
     Ingest(bool, Vec<External>),
-    /// A column family is exported and imported into a free slot, its tables moved or copied.
+    /// Exports a column family and imports it into a free slot, with its tables moved or copied.
     Copy(Slot, Slot, bool),
-    /// A checkpoint shows the same; with a flush or not.
+    /// Checks that a checkpoint has the same contents; with a flush or not.
     Checkpoint(bool),
-    /// A backup, restored, shows the same; with a flush or not.
+    /// Checks that a restored backup has the same contents; with a flush or not.
     Backup(bool),
-    /// A secondary catches up and shows the same.
+    /// Checks that a secondary catches up and has the same contents.
     Secondary,
     /// Creates a column family.
     Create(Slot, Kind),
@@ -194,7 +194,7 @@ pub enum Step {
     FlushWal(bool),
     /// Remembers this moment for [`Step::Updates`].
     Mark,
-    /// What the WALs say was written since the mark is what was written.
+    /// Checks the updates since the mark according to the WALs.
     Updates,
     /// Deletes the tables within a range, and then the range.
     DeleteFiles(Slot, Key, Key),
@@ -204,13 +204,13 @@ pub enum Step {
     Inspect(Slot),
     /// Closes and opens.
     Reopen(Reopen),
-    /// Beside RocksDB only: tables made outside come in behind all that is there.
+    /// With RocksDB only: ingests external tables behind everything.
     Behind(Vec<External>),
-    /// Beside RocksDB only: a walk over the keys that share the prefix of what was sought.
+    /// With RocksDB only: a walk over the keys that share the prefix of the seek target.
     SamePrefix(Slot, View, Bounds, Vec<Move>),
-    /// Beside RocksDB only: a call that must be refused, or not, by both; see `beside`.
+    /// With RocksDB only: a call that both must refuse, or neither; see `beside`.
     Wrong(u8),
-    /// Beside RocksDB only, with a time to live: waits until all that is there has reached its age, and compacts it.
+    /// With RocksDB only, with a time to live: waits until all entries have expired, and compacts them.
     Age,
 }
 

@@ -1,5 +1,5 @@
-//! Kinds of column families, each with another meaning that flows through reads and compactions; keys and values by
-//! small numbers.
+//! Kinds of column families, each with its own semantics in reads and compactions; and keys and values by small
+//! numbers.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,7 +11,7 @@ use rockmill::{
     HashRangeComparator, Options, ReverseBytewiseComparator,
 };
 
-/// What a column family does with its keys and values.
+/// How a column family treats its keys and values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Nothing special. The default column family is of this kind.
@@ -23,14 +23,13 @@ pub enum Kind {
     Reversed,
     /// A compaction filter removes and changes values, see [`Kind::settled`].
     Filtered,
-    /// Values begin with the second in which they expire, and a compaction filter removes those that have
-    /// ([`Expire`]).
+    /// Values begin with the second at which they expire, and a compaction filter removes expired ones ([`Expire`]).
     Expiring,
     /// Keys are deleted by single deletes.
     Single,
     /// Merges add numbers of eight bytes; operands merge with each other.
     Counting,
-    /// Letters' case does not count, and reads ask for keys in capitals ([`Kind::asked`]): equal keys have different
+    /// The case of letters is ignored, and reads use keys in capitals ([`Kind::asked`]): equal keys have different
     /// bytes.
     Folded,
     /// Keys are in the order of a hash (hash range). Ranges are not deleted, and there are no prefixes.
@@ -57,16 +56,17 @@ const EXPIRED: &[u8] = b"expired";
 /// Values of [`Kind::Filtered`] that begin like this may lose it.
 const OLD: &[u8] = b"old:";
 
-/// When values of [`Kind::Expiring`] expired that may vanish, in seconds since 1970.
+/// The expiry time of values of [`Kind::Expiring`] that may vanish, in seconds since 1970.
 const EXPIRED_SECOND: u64 = 1;
 
 /// Keys have numbers below this.
 pub const KEYS: u16 = 1800;
 
-/// Bytes behind the number of the long keys: more than one byte's length, and than a small block.
+/// Bytes after the number of long keys: the length needs more than one byte, and exceeds a small block.
 const LONG_KEY_TAIL: usize = 400;
 
-/// The key with a number. Some share a long prefix, some are of bytes 255, one is empty, some have hundreds of bytes.
+/// The key with a number. Some share a long prefix, some consist of bytes 255, one is empty, some have hundreds of
+/// bytes.
 pub fn key_bytes(number: u16) -> Vec<u8> {
     match number {
         0 => Vec::new(),
@@ -105,7 +105,7 @@ impl Kind {
         Kind::Hashed,
     ];
 
-    /// What it is called in histories and in names of column families.
+    /// Its name in histories and in names of column families.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -136,7 +136,7 @@ impl Kind {
             Self::Expiring => o.set_compaction_filter_factory(Expire),
             Self::Folded => {
                 o.set_comparator_object(Arc::new(FoldedComparator));
-                // Filters go by bytes: they are not for such an order.
+                // Filters compare bytes, so they do not work with such an order.
                 o.cf.table.bloom_bits_per_key = 0.0;
                 o.cf.memtable_whole_key_filtering = false;
                 o.cf.prefix_extractor = None;
@@ -155,12 +155,12 @@ impl Kind {
         matches!(self, Self::Merging | Self::Counting)
     }
 
-    /// True where a compaction filter takes and changes values.
+    /// True if a compaction filter removes and changes values.
     pub fn is_filtered(self) -> bool {
         matches!(self, Self::Filtered | Self::Expiring)
     }
 
-    /// The order of two keys. That of [`Self::Folded`] is the bytes' for keys as they are written.
+    /// The order of two keys. For [`Self::Folded`], the order of the bytes of the written keys.
     pub fn order(self, a: &[u8], b: &[u8]) -> Ordering {
         match self {
             Self::Reversed => b.cmp(a),
@@ -174,12 +174,12 @@ impl Kind {
         !matches!(self, Self::Reversed | Self::Hashed)
     }
 
-    /// True where ranges can be deleted: their keys are those that whoever names the ends has in mind.
+    /// True if ranges can be deleted: the keys in between are those that the caller means.
     pub fn deletes_ranges(self) -> bool {
         self != Self::Hashed
     }
 
-    /// The bytes that a read asks for a key by: equal to the key, and where they can be, other ones.
+    /// The bytes with which a read looks up a key: equal to the key, but with different bytes if possible.
     pub fn asked(self, key: &[u8]) -> Vec<u8> {
         if self == Self::Folded { key.to_ascii_uppercase() } else { key.to_vec() }
     }
@@ -190,7 +190,7 @@ impl Kind {
             return u64::from(value.seed).to_le_bytes().to_vec();
         }
         let mut bytes = match (self, value.seed % 4) {
-            // Expired for long, never to expire, or not for a long time.
+            // Expired long ago, never expiring, or expiring in the far future.
             (Self::Expiring, 0) => EXPIRED_SECOND.to_be_bytes().to_vec(),
             (Self::Expiring, 1) => 0u64.to_be_bytes().to_vec(),
             (Self::Expiring, _) => u64::MAX.to_be_bytes().to_vec(),
@@ -204,7 +204,7 @@ impl Kind {
         bytes
     }
 
-    /// What a merge makes of a key's value.
+    /// The result of a merge into a key's value.
     pub fn merged(self, existing: Option<&[u8]>, operand: &[u8]) -> Vec<u8> {
         match (self, existing) {
             (Self::Counting, Some(value)) => (number(value).wrapping_add(number(operand))).to_le_bytes().to_vec(),
@@ -213,7 +213,7 @@ impl Kind {
         }
     }
 
-    /// What a value is whether or not a compaction filter has seen it; `None` for one that may be gone.
+    /// The value independent of whether a compaction filter has processed it; `None` if it may be gone.
     pub fn settled(self, value: &[u8]) -> Option<&[u8]> {
         match self {
             Self::Filtered if value.starts_with(EXPIRED) => None,
@@ -235,8 +235,8 @@ fn filter(_level: u32, _key: &[u8], value: &[u8]) -> CompactionDecision {
     }
 }
 
-/// The compaction filter of [`Kind::Expiring`], and what the merge program `expire` (rockmill-kernel's
-/// `bpf/examples/expire.bpf.c`) does in the kernel: the two must decide alike.
+/// The compaction filter of [`Kind::Expiring`]. It must decide like the merge program `expire` in the kernel
+/// (rockmill-kernel's `bpf/examples/expire.bpf.c`).
 pub struct Expire;
 
 /// The filter of one job.
@@ -281,12 +281,12 @@ impl fmt::Display for Kind {
 /// Number of a column family in a history. 0 is the default one, of [`Kind::Plain`].
 pub type Slot = u8;
 
-/// What the column family of a slot is called. The name has the kind, so that a database alone says how to open it.
+/// The name of a slot's column family. It contains the kind, so that a database alone tells how to open it.
 pub fn family_name(slot: Slot, kind: Kind) -> String {
     if slot == 0 { rockmill::DEFAULT_COLUMN_FAMILY_NAME.to_owned() } else { format!("{slot}-{kind}") }
 }
 
-/// Slot and kind of the column family with a name; `None` for names that [`family_name`] does not give.
+/// Slot and kind of the column family with a name; `None` for names that [`family_name`] does not produce.
 pub fn named_family(name: &str) -> Option<(Slot, Kind)> {
     if name == rockmill::DEFAULT_COLUMN_FAMILY_NAME {
         return Some((0, Kind::Plain));

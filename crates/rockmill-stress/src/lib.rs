@@ -1,19 +1,19 @@
-//! Everything that tries to make the store lose data.
+//! Tests that try to make the store lose data.
 //!
 //! | module | what is in it |
 //! |---|---|
-//! | [`configuration`] | the one list of configurations: a new engine or format joins all tests by one line |
-//! | [`history`], [`generate`] | what is done with a database, as plain data; random histories from a seed |
-//! | [`model`], [`kinds`], [`cursor`] | what must be seen |
-//! | [`place`], [`replay`] | does a history with a database, and compares |
-//! | [`case`], [`shrink`] | a history with its configurations; making one that fails small |
-//! | [`metamorphic`], [`watch`] | one history under many configurations; steps that hang |
-//! | [`beside`] | histories on Rockmill and on RocksDB at once, which must show the same |
+//! | [`configuration`] | the list of configurations: a new engine or format joins all tests with one line |
+//! | [`history`], [`generate`] | operations on a database, as plain data; random histories from a seed |
+//! | [`model`], [`kinds`], [`cursor`] | the expected contents |
+//! | [`place`], [`replay`] | runs a history on a database, and compares |
+//! | [`case`], [`shrink`] | a history with its configurations; shrinking a failing one |
+//! | [`metamorphic`], [`watch`] | one history with many configurations; hanging steps |
+//! | [`beside`] | histories on Rockmill and on RocksDB at once, with the same results |
 //! | [`cli`] | the `rockmill-stress` command |
 //! | [`crash`] | power cuts at every recorded point of a history, in the recoveries too |
 //! | [`faults`] | each I/O call of a history fails once |
 //! | [`files`] | which files a database must have, and no others |
-//! | [`contents`] | what a database shows, and which moment of a history that is |
+//! | [`contents`] | the contents of a database, and the matching moment of a history |
 //! | [`soak`] | real kills on the real file system: `rockmill stress` |
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! One history under many configurations: each must show what the model says, and all must see the same.
+//! Runs one history with many configurations: each must agree with the model, and all must have the same results.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::replay::{Failure, Observer, Trouble};
 /// Where databases are made.
 #[derive(Debug, Clone)]
 pub enum Medium {
-    /// In memory, each on a file system of its own.
+    /// In memory, each on a separate file system.
     Memory,
     /// In new directories below this one, which are removed afterwards.
     Disk(PathBuf),
@@ -24,10 +24,10 @@ pub enum Medium {
 static DIRECTORIES: AtomicU64 = AtomicU64::new(0);
 
 impl Medium {
-    /// Lends a place where nothing is. What is made there is gone afterwards.
+    /// Lends an empty place. Everything created there is removed afterwards.
     ///
     /// # Errors
-    /// Where the directory cannot be removed.
+    /// The directory cannot be removed.
     pub fn with_place<T>(&self, use_it: impl FnOnce(&TestDir) -> T) -> std::io::Result<T> {
         match self {
             Self::Memory => Ok(use_it(&TestDir::in_memory(&MemFileSystem::new()))),
@@ -41,15 +41,15 @@ impl Medium {
         }
     }
 
-    /// Does a case; `None` when nothing is wrong.
+    /// Runs a case; `None` if it succeeds.
     pub fn fails(&self, case: &Case, observer: &mut dyn Observer) -> Option<Failure> {
         self.run(case, observer).err()
     }
 
-    /// Does a case; gives what its steps saw.
+    /// Runs a case; returns its steps' results.
     ///
     /// # Errors
-    /// Where it went wrong.
+    /// The place of the failure.
     pub fn run(&self, case: &Case, observer: &mut dyn Observer) -> Result<Vec<u64>, Failure> {
         self.with_place(|place| case.run(place, observer)).unwrap_or_else(|e| {
             let configuration = case.configurations.first().map(ToString::to_string).unwrap_or_default();
@@ -59,8 +59,7 @@ impl Medium {
     }
 }
 
-/// The configurations for one history: some of the covering set, in a random order, and as many of any kind as are
-/// wanted beyond that.
+/// The configurations for one history: some of the covering set in random order, and beyond that random ones.
 pub fn some_configurations(rng: &mut fastrand::Rng, count: usize) -> Vec<Configuration> {
     let mut all = Configuration::pairs();
     rng.shuffle(&mut all);
@@ -72,16 +71,16 @@ pub fn some_configurations(rng: &mut fastrand::Rng, count: usize) -> Vec<Configu
 /// One history in this many has a time to live.
 const TTL_OF: u64 = 6;
 
-/// Whether a seed's history is done with a database that has a time to live.
+/// Whether a seed's history runs on a database with a time to live.
 pub fn has_ttl(seed: u64) -> bool {
     seed % TTL_OF == 1
 }
 
-/// `reopen next` of a run goes through so many configurations.
+/// Number of configurations through which `reopen next` of a run cycles.
 const ROUND: usize = 4;
 
-/// The cases of one history: each begins with another configuration, and every second has its WALs in a directory of
-/// their own.
+/// The cases of one history: each begins with another configuration, and every second one has its WALs in a separate
+/// directory.
 pub fn cases(history: &History, configurations: &[Configuration], ttl: bool) -> Vec<Case> {
     let each = (0..configurations.len()).map(|n| {
         let round =
@@ -91,10 +90,10 @@ pub fn cases(history: &History, configurations: &[Configuration], ttl: bool) -> 
     each.collect()
 }
 
-/// Compares what a case saw with what another saw.
+/// Compares the results of two cases.
 ///
 /// # Errors
-/// The first step that saw something else.
+/// The first step with different results.
 pub fn compare(case: &Case, seen: &[u64], other: &Case, before: &[u64]) -> Result<(), Failure> {
     let Some(step) = (0..seen.len().max(before.len())).find(|&n| seen.get(n) != before.get(n)) else { return Ok(()) };
     let name = |case: &Case| case.configurations.first().map(ToString::to_string).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What must be seen: ordered maps by column family.
+//! The expected contents: ordered maps by column family.
 //!
-//! A [`Model`] follows a history. It says which steps may be done ([`Model::admit`]), what they change, and what a read
-//! must give. Its states share what they have in common, so that many can be kept.
+//! A [`Model`] follows a history. It determines which steps are valid ([`Model::admit`]), what they change, and the
+//! results of reads. Its states share common parts, so many can be kept.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,11 +21,11 @@ pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 pub struct Family {
     /// Its meaning.
     pub kind: Kind,
-    /// The step that created it: one that was dropped and created again is another one.
+    /// The step that created it, which distinguishes it from one that was dropped and created again.
     pub born: usize,
     /// In bytewise order; values as they were written.
     entries: BTreeMap<Vec<u8>, Arc<[u8]>>,
-    /// Of the entries, in any order, as they are when every filter has seen them.
+    /// Order-independent hash of the entries, after all filters.
     hash: u64,
     /// In [`Kind::Single`]: keys that were put since their last single delete, and whether more than once.
     put: BTreeMap<Vec<u8>, bool>,
@@ -61,17 +61,17 @@ impl Family {
         }
     }
 
-    /// The value of a key as it was written.
+    /// The value of a key, as written.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.entries.get(key).map(|value| &**value)
     }
 
-    /// The value of a key once filters have seen it.
+    /// The value of a key after filters.
     pub fn settled(&self, key: &[u8]) -> Option<&[u8]> {
         self.get(key).and_then(|value| self.kind.settled(value))
     }
 
-    /// All keys in the column family's order, once filters have seen them.
+    /// All keys in the column family's order, after filters.
     pub fn sorted(&self) -> Vec<(&[u8], &[u8])> {
         let all = self.entries.iter().filter_map(|(k, v)| Some((&**k, self.kind.settled(v)?)));
         match self.kind {
@@ -107,8 +107,8 @@ impl Family {
         gone.iter().for_each(|key| self.set(key, None));
     }
 
-    /// Takes what is there from `low` to `high`, both included, whatever it was: how often these keys were put is not
-    /// known from then on.
+    /// Replaces the contents from `low` to `high`, both included, with these entries: how often these keys were put is
+    /// unknown from then on.
     pub(crate) fn adopt(&mut self, low: &[u8], high: &[u8], entries: &Pairs) {
         let inside = |key: &[u8]| key >= low && key <= high;
         let gone: Vec<Vec<u8>> = self.entries.keys().filter(|key| inside(key)).cloned().collect();
@@ -139,14 +139,14 @@ impl Family {
 /// The column families at one moment.
 pub type State = BTreeMap<Slot, Arc<Family>>;
 
-/// A mistake put into a model on purpose, to see that it is found and that what finds it shrinks.
+/// A deliberate mistake in a model, to check that it is found and that the finding shrinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
-    /// A range delete takes the key at its end too.
+    /// A range delete also deletes the key at its end.
     RangeTakesItsEnd,
-    /// A merge forgets what was there.
+    /// A merge discards the previous value.
     MergeReplaces,
-    /// A snapshot sees what is written after it.
+    /// A snapshot sees later writes.
     SnapshotMoves,
 }
 
@@ -159,13 +159,13 @@ pub struct Model {
     pub snapshots: BTreeMap<u8, State>,
     /// Where iterators are that stay.
     pub iterators: BTreeMap<u8, Cursor>,
-    /// The moment that [`Step::Mark`] remembered, unless something happened since that WALs do not tell.
+    /// The state at [`Step::Mark`], unless something has happened since that is not in WALs.
     pub mark: Option<State>,
-    /// Something was written without a WAL, and not all was flushed since.
+    /// Something was written without a WAL, and not everything has been flushed since.
     pub unlogged: bool,
-    /// The database has a time to live: nothing comes in from outside, and nobody follows it.
+    /// The database has a time to live: no ingestions, and no secondaries.
     pub ttl: bool,
-    /// The history is done beside RocksDB: what only one of the two has is passed over.
+    /// The history also runs on RocksDB: features of only one of the two are skipped.
     pub beside: bool,
     /// Steps seen, those passed over included.
     pub steps: usize,
@@ -173,7 +173,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A database with nothing but its default column family.
+    /// A database with only its default column family.
     pub fn new() -> Self {
         Self { state: State::from([(0, Arc::new(Family::new(Kind::Plain, 0)))]), ..Self::default() }
     }
@@ -190,7 +190,7 @@ impl Model {
         self
     }
 
-    /// Takes a step: what of it may be done, or `None` when none of it may.
+    /// Applies a step; returns its valid part, or `None` if nothing of it is valid.
     pub fn step(&mut self, step: &Step) -> Option<Step> {
         let admitted = self.admit(step);
         if let Some(step) = &admitted {
@@ -206,7 +206,7 @@ impl Model {
         self.steps += 1;
     }
 
-    /// The column families that a view sees and that are still there.
+    /// The column families that a view sees and that still exist.
     pub fn seen(&self, view: View) -> Option<State> {
         let Some(id) = view.snapshot else { return Some(self.state.clone()) };
         let mut then = self.snapshots.get(&id)?.clone();
@@ -221,7 +221,7 @@ impl Model {
         self.state.get(&slot).map(|family| family.kind)
     }
 
-    /// What of a step may be done now: a step that breaks no contract, whatever came before it.
+    /// The valid part of a step now: a step that violates no contract, whatever came before it.
     pub fn admit(&self, step: &Step) -> Option<Step> {
         let there = |slot: &Slot| self.state.contains_key(slot);
         let sees = |slot: &Slot, view: View| self.seen(view).is_some_and(|state| state.contains_key(slot));
@@ -241,7 +241,8 @@ impl Model {
             }
             Step::Together(writers) => self.admit_writers(writers).map(Step::Together),
             Step::Behind(files) => {
-                // When a key was put is not to be told then; and what a filter takes may leave nothing that hides them.
+                // For single-delete keys, it is then unknown when they were put; and a filter may remove entries that
+                // hide older ones.
                 let odd = |kind: Kind| kind == Kind::Single || kind.is_filtered();
                 let mut files = self.admit_files(files);
                 files.retain(|file| self.kind(file.slot).is_some_and(|kind| !odd(kind)));
@@ -283,7 +284,7 @@ impl Model {
             Step::Create(slot, _) => whole(*slot != 0 && !there(slot)),
             Step::Drop(slot) => whole(*slot != 0 && there(slot)),
             Step::Updates => whole(self.mark.is_some()),
-            // Which tables there are is the configuration's: what goes, all readers see.
+            // The tables depend on the configuration, and all readers see the deletion.
             Step::DeleteFiles(slot, ..) => {
                 let may = self.kind(*slot).is_some_and(Kind::deletes_ranges);
                 whole(may && self.snapshots.is_empty() && self.iterators.is_empty())
@@ -300,7 +301,7 @@ impl Model {
         }
     }
 
-    /// What several threads may do at once: updates of keys that no other thread has, and no ranges.
+    /// The valid part of concurrent writes: updates of keys that no other thread has, and no ranges.
     fn admit_writers(&self, writers: &[Writer]) -> Option<Vec<Writer>> {
         let mut owners: BTreeMap<(Slot, Key), usize> = BTreeMap::new();
         let mut out = Vec::new();
@@ -321,9 +322,9 @@ impl Model {
         (!out.is_empty()).then_some(out)
     }
 
-    /// The updates of a batch that break no contract.
+    /// The updates of a batch that violate no contract.
     fn admit_updates(&self, updates: &[Update]) -> Vec<Update> {
-        // What earlier updates of the batch do to keys of single deletes.
+        // The effects of earlier updates of the batch on keys for single deletes.
         let mut put: BTreeMap<(Slot, Vec<u8>), Option<bool>> = BTreeMap::new();
         let mut out = Vec::new();
         for update in updates {
@@ -354,7 +355,7 @@ impl Model {
         out
     }
 
-    /// The files that can be made and ingested; each key once in each.
+    /// The files that can be made and ingested; each contains a key only once.
     fn admit_files(&self, files: &[External]) -> Vec<External> {
         let mut out = Vec::new();
         for file in files {
@@ -395,7 +396,7 @@ impl Model {
                 writers.iter().flat_map(|writer| &writer.updates).for_each(|update| self.update(update));
                 let unlogged = writers.iter().any(|writer| writer.how.disable_wal);
                 self.unlogged |= unlogged;
-                // In which order they are in the WAL is not known.
+                // Their order in the WAL is unknown.
                 if self.beside || unlogged {
                     self.mark = None;
                 }
@@ -472,7 +473,7 @@ impl Model {
         self.steps += 1;
     }
 
-    /// What an open handle has goes with it: snapshots, iterators, marks. Data without a WAL is flushed.
+    /// Closes the handle: drops its snapshots, iterators and marks. Data without a WAL is flushed.
     pub fn closed(&mut self) {
         self.snapshots.clear();
         self.iterators.clear();
@@ -511,13 +512,13 @@ impl Model {
         }
     }
 
-    /// An iterator over a column family; `None` if the view does not see it.
+    /// An iterator over a column family; `None` if the view does not see the column family.
     pub fn cursor(&self, slot: Slot, view: View, bounds: &Bounds) -> Option<Cursor> {
         Some(Cursor::new(self.seen(view)?.get(&slot)?, bounds))
     }
 }
 
-/// Updates as a WAL has them, applied to column families by bytes.
+/// Applies updates from a WAL to column families, with raw bytes.
 #[derive(Debug)]
 pub struct ByBytes {
     /// The column families.

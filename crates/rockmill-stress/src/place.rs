@@ -1,4 +1,4 @@
-//! Where a database of a test is, and how it is opened.
+//! The location of a test's database, and how to open it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::configuration::Configuration;
 use crate::kinds::{family_name, named_family};
 use crate::model::State;
 
-/// A directory on some file system: the database is in `db` below it, backups and copies are beside that.
+/// A directory on some file system: the database is in `db` below it, with backups and copies next to it.
 #[derive(Debug, Clone)]
 pub struct TestDir {
     /// Of all files.
@@ -22,18 +22,18 @@ pub struct TestDir {
     pub clock: Arc<dyn Clock>,
     /// Where everything is.
     pub root: PathBuf,
-    /// The database is one with a time to live: so long that nothing dies of it.
+    /// The database has a time to live, so long that nothing expires.
     pub ttl: bool,
-    /// WALs are in a directory of their own, `wals` below the root.
+    /// WALs are in a separate directory, `wals` below the root.
     pub own_wals: bool,
-    /// Tables have a second path, `slow` below the root, for what is too much for the database's directory.
+    /// Tables have a second path, `slow` below the root, for tables that exceed the first path's size.
     pub two_paths: bool,
 }
 
-/// What the first of two paths is meant to take: L0 and a level or two of most configurations.
+/// Target size of the first of two paths: L0 and one or two levels of most configurations.
 const FIRST_PATH_BYTES: u64 = 64 << 10;
 
-/// The time to live, where there is one: no clock reaches its end.
+/// The time to live, if there is one: no clock reaches its end.
 const TIME_TO_LIVE: Duration = Duration::from_secs(1_000_000_000);
 
 impl TestDir {
@@ -100,15 +100,15 @@ impl TestDir {
     /// Makes the root, if there is none.
     ///
     /// # Errors
-    /// The file system's.
+    /// Those of the file system.
     pub fn make_root(&self) -> Result<()> {
         self.fs.create_dir(&self.root, true).map_err(|e| rockmill::Error::io(self.root.display(), &e))
     }
 
-    /// Opens a database that is somewhere here, as one with a time to live where it is one.
+    /// Opens a database below this directory, with a time to live if it has one.
     ///
     /// # Errors
-    /// The store's.
+    /// Those of the store.
     pub fn open_families(&self, options: &Options, path: &Path, all: Vec<ColumnFamilyDescriptor>) -> Result<Db> {
         if !self.ttl {
             return Db::open_cf_descriptors(options, path, all);
@@ -118,10 +118,10 @@ impl TestDir {
         Db::open_cf_descriptors_with_ttl(options, path, all, TIME_TO_LIVE)
     }
 
-    /// Creates a column family, with a time to live where the database has one.
+    /// Creates a column family, with a time to live if the database has one.
     ///
     /// # Errors
-    /// The store's.
+    /// Those of the store.
     pub fn create_family(&self, db: &Db, name: &str, options: &Options) -> Result<()> {
         if self.ttl {
             db.create_cf_with_ttl(name, options, TIME_TO_LIVE)?;
@@ -131,24 +131,24 @@ impl TestDir {
         Ok(())
     }
 
-    /// Opens the database, making it if there is none.
+    /// Opens the database, and creates it if it is missing.
     ///
     /// # Errors
-    /// The store's.
+    /// Those of the store.
     pub fn create(&self, configuration: &Configuration) -> Result<Db> {
         self.make_root()?;
         let options = self.options(configuration);
         self.open_families(&options, &self.db(), vec![ColumnFamilyDescriptor::new("default", options.clone())])
     }
 
-    /// Opens the database that is there with all column families that it has, whatever they are: after a crash.
+    /// Opens the existing database with all of its column families, whatever they are; for use after a crash.
     pub fn open(&self, configuration: &Configuration) -> Result<Db> {
         let options = existing(self.options(configuration));
         self.open_families(&options, &self.db(), self.families_on_disk(&options)?)
     }
 
-    /// The column families that are there, each with the options of its kind. Those that no history makes have the
-    /// options given.
+    /// The existing column families, each with the options of its kind. Column families that no history makes get the
+    /// given options.
     pub fn families_on_disk(&self, options: &Options) -> Result<Vec<ColumnFamilyDescriptor>> {
         let names = Db::list_cf(options, self.db())?;
         let describe = |name: String| {
@@ -158,7 +158,7 @@ impl TestDir {
         Ok(names.into_iter().map(describe).collect())
     }
 
-    /// Removes a directory or file and all below it; fine if there is none.
+    /// Removes a directory or file and all below it; succeeds if there is none.
     pub fn remove_tree(&self, path: &Path) -> io::Result<()> {
         if !self.fs.exists(path)? {
             return Ok(());
@@ -173,14 +173,14 @@ impl TestDir {
     }
 }
 
-/// Options that make nothing: what must be there, is.
+/// Options that create nothing: everything must exist.
 pub fn existing(mut options: Options) -> Options {
     options.create_if_missing(false);
     options.create_missing_column_families(false);
     options
 }
 
-/// The column families of a state, to open them.
+/// The descriptors to open the column families of a state.
 pub fn descriptors(state: &State, options: &Options) -> Vec<ColumnFamilyDescriptor> {
     let all = state.iter().map(|(&slot, family)| {
         ColumnFamilyDescriptor::new(family_name(slot, family.kind), family.kind.options(options))

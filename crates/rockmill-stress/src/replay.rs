@@ -1,4 +1,4 @@
-//! Does a history with a database, and compares everything that it shows with a model.
+//! Runs a history on a database, and compares all results with a model.
 
 mod copies;
 mod reads;
@@ -22,18 +22,18 @@ use crate::place::{TestDir, descriptors, existing};
 use session::Session;
 pub(crate) use session::TOGETHER;
 
-/// Openings that are tried one after the other while the observer wants them again. A failure that lasts is none that
-/// another try mends, and a history that goes on for ever says nothing.
+/// Most consecutive attempts to open while the observer asks for retries. Retries do not help against a permanent
+/// failure, and a history must not run for ever.
 const TRIES_MAX: u32 = 100;
 
 /// What went wrong in a step.
 #[derive(Debug, Clone)]
 pub enum Trouble {
-    /// The store shows something else than the model.
+    /// The store's result differs from the model's.
     Wrong(Difference),
     /// A call failed.
     Failed(rockmill::Error),
-    /// A file of the test itself could not be had.
+    /// A file of the test itself failed.
     Test(String),
     /// Something panicked.
     Panicked(String),
@@ -77,10 +77,10 @@ pub(crate) fn caught<T>(what: impl FnOnce() -> T) -> Result<T, Trouble> {
     })
 }
 
-/// A history that went wrong: where, and how.
+/// The failure of a history: where, and how.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// Place in the history, from 0; its length for what comes after the last step.
+    /// The index in the history, from 0; the history's length after the last step.
     pub step: usize,
     /// The step's text.
     pub text: String,
@@ -98,38 +98,38 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// A step that was done, or passed over.
+/// A step that was run or skipped.
 #[derive(Debug)]
 pub struct Done<'a> {
     /// Place in the history, from 0.
     pub step: usize,
-    /// What of it was done; `None` if nothing was.
+    /// The part that was run; `None` if nothing was.
     pub what: Option<&'a Step>,
-    /// A power cut from now on loses nothing of this step or of those before it.
+    /// From now on, a power cut loses nothing of this step or earlier ones.
     pub durable: bool,
     /// What the database must show now.
     pub model: &'a Model,
 }
 
-/// What becomes of a history whose step failed.
+/// How to continue a history after a failed step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It ends with the failure.
     Stop,
-    /// The step counts as not done, and the history goes on.
+    /// The step counts as not done, and the history continues.
     Pass,
-    /// The step counts as done all the same, and the history goes on.
+    /// The step nevertheless counts as done, and the history continues.
     Took,
     /// The step is done again.
     Again,
 }
 
-/// A batch of a thread that wrote beside others: when it began, and when it had returned.
+/// A batch of a concurrent writer: when it began, and when it had returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// By the observer's clock.
     pub at: (usize, usize),
-    /// Among all beginnings and returns of its step.
+    /// Its positions among all beginnings and returns of its step.
     pub order: (usize, usize),
 }
 
@@ -140,19 +140,19 @@ pub type Clock = Arc<dyn Fn() -> usize + Send + Sync>;
 pub trait Observer {
     /// A step begins.
     fn before(&mut self, _step: usize, _what: &Step) {}
-    /// A step ended. `db` is none after a reopening that failed.
+    /// A step ended. `db` is `None` after a failed reopen.
     fn after(&mut self, _done: &Done<'_>) {}
-    /// A step failed. `db` is none while the database is closed.
+    /// A step failed. `db` is `None` while the database is closed.
     fn failed(&mut self, _failure: &Failure, _db: Option<&Db>) -> Verdict {
         Verdict::Stop
     }
     /// The database was opened, before the step with this number.
     fn opened(&mut self, _step: usize, _db: &Db) {}
-    /// What threads that write at once are to note.
+    /// The clock that concurrent writers record.
     fn clock(&self) -> Clock {
         Arc::new(|| 0)
     }
-    /// Threads have written at once: who they are, and of each its batches. The step ends after this.
+    /// Threads have written concurrently: the writers, and the batches of each. The step ends after this.
     fn wrote_together(&mut self, _writers: &[Writer], _batches: Vec<Vec<Span>>) {}
 }
 
@@ -170,7 +170,7 @@ pub struct Run<'a> {
     /// What must be seen.
     model: Model,
     observer: &'a mut dyn Observer,
-    /// One hash for each step: of what it saw, where that does not depend on the configuration.
+    /// A hash of each step's results, as far as they do not depend on the configuration.
     seen: Vec<u64>,
     /// There is a database.
     made: bool,
@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
         Self { made: false, ..Self::from(place, configurations, model, observer) }
     }
 
-    /// One that goes on with a database that is there and shows what the model says.
+    /// Continues with an existing database that agrees with the model.
     pub fn from(
         place: TestDir,
         configurations: Vec<Configuration>,
@@ -220,7 +220,7 @@ impl<'a> Run<'a> {
         self.model = model;
     }
 
-    /// Hashes of what steps saw, one for each. Runs of one history in any configurations give the same.
+    /// Hashes of the steps' results, one for each. They are the same for all configurations of a history.
     pub fn seen(&self) -> &[u64] {
         &self.seen
     }
@@ -248,7 +248,7 @@ impl<'a> Run<'a> {
         Ok(db)
     }
 
-    /// A handle of an earlier opening is none of this one.
+    /// Checks that a handle of an earlier open is refused.
     fn check_stale_handle(&self, db: &Db) -> Result<(), Trouble> {
         let Some(handle) = &self.stale else { return Ok(()) };
         let calls = [db.get_cf(handle, "key").map(drop), db.put_cf(handle, "key", "stale"), db.flush_cf(handle)];
@@ -271,10 +271,10 @@ impl<'a> Run<'a> {
         told.map_err(|what| Trouble::Wrong(Difference::new("listeners", what)))
     }
 
-    /// Does the steps, and closes the database. Each call opens it anew.
+    /// Runs the steps, and closes the database. Each call opens it again.
     ///
     /// # Errors
-    /// The first failure that the observer does not pass over.
+    /// The first failure that the observer does not accept.
     pub fn steps(&mut self, steps: &[Step]) -> Result<(), Failure> {
         let mut at = 0;
         loop {
@@ -285,7 +285,7 @@ impl<'a> Run<'a> {
                     Err(trouble) => {
                         let failure = self.failure(at, "open", trouble);
                         tries -= 1;
-                        // Without a database there is nothing to pass over to.
+                        // Without a database, the history cannot continue.
                         if self.observer.failed(&failure, None) != Verdict::Again || tries == 0 {
                             return Err(failure);
                         }
@@ -343,13 +343,13 @@ impl<'a> Run<'a> {
         match how {
             Reopen::Same | Reopen::Swapped => {}
             Reopen::Next => self.current += 1,
-            // There is no such open for a database with a time to live.
+            // Databases with a time to live cannot be opened in this way.
             Reopen::Stored | Reopen::ReadOnly if self.place.ttl => {}
             Reopen::Stored => {
                 let mut loader = OptionsLoader::new();
                 loader.comparator(Arc::new(FoldedComparator));
                 let loaded = loader.env(&self.place.env()).load_latest(&path)?;
-                // Objects that the file cannot make; the store does without its filters for a while.
+                // Objects that the file cannot create; the store temporarily runs without its filters.
                 let filter = |name: &str| matches!(name, "compaction_filter" | "compaction_filter_factory");
                 if let Some(w) = loaded.warnings.iter().find(|w| !filter(&w.name)) {
                     return Err(Trouble::Wrong(Difference::new("stored options", format!("{w:?}"))));
@@ -386,10 +386,10 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Does a whole history, and looks at everything at the end, before and after a last opening.
+/// Runs a whole history, and checks everything at the end, before and after a last open.
 ///
 /// # Errors
-/// Where it went wrong.
+/// The place of the failure.
 pub fn replay(history: &History, run: &mut Run<'_>) -> Result<(), Failure> {
     run.steps(&history.steps)?;
     let at = history.steps.len();

@@ -1,12 +1,12 @@
 //! Makes a failing case small: fewer steps, fewer and plainer configurations, simpler steps.
 //!
-//! 1. Steps after the failing one go.
-//! 2. Configurations: one in place of many, each axis at its default.
-//! 3. Delta debugging: halves of the steps go, then quarters, down to single steps.
+//! 1. Steps after the failing one are removed.
+//! 2. Configurations: one instead of many, each axis at its default.
+//! 3. Delta debugging: removes halves of the steps, then quarters, down to single steps.
 //! 4. Each step is tried in simpler forms: fewer updates, moves and bounds, smaller numbers.
 //! 5. All again from 2, until nothing changes.
 //!
-//! What counts is that the case still fails in the same way ([`Way`]); where does not matter.
+//! The case must still fail in the same way ([`Way`]), but not necessarily at the same place.
 
 use crate::case::Case;
 use crate::configuration::Configuration;
@@ -51,7 +51,7 @@ pub struct Shrinker<'f> {
 }
 
 impl Shrinker<'_> {
-    /// The smallest case found that fails as this one does; `None` if this one does not fail.
+    /// The smallest case found that fails like this one; `None` if this one does not fail.
     pub fn shrink(&mut self, case: &Case) -> Option<(Case, Failure)> {
         let failure = (self.fails)(case)?;
         self.tries += 1;
@@ -69,7 +69,7 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Takes a case if it fails in the same way.
+    /// Accepts a case if it fails in the same way.
     fn try_case(&mut self, case: Case, best: &mut (Case, Failure), way: &Way) -> bool {
         if self.tries >= self.tries_max || case == best.0 {
             return false;
@@ -115,7 +115,7 @@ impl Shrinker<'_> {
         for at in 0..best.0.configurations.len() {
             for plainer in best.0.configurations[at].plainer() {
                 let mut case = best.0.clone();
-                // What was taken since may have made this one obsolete.
+                // Cases accepted since may have made this one obsolete.
                 let Ok(next) = case.configurations[at].clone().with(plainer.0, plainer.1) else { continue };
                 case.configurations[at] = next;
                 self.try_case(case, best, way);
@@ -126,7 +126,7 @@ impl Shrinker<'_> {
     fn fewer_steps(&mut self, best: &mut (Case, Failure), way: &Way) {
         let mut size = best.0.history.steps.len().div_ceil(2).max(1);
         loop {
-            // From the end: what comes later hangs on what comes before.
+            // From the end, because later steps depend on earlier ones.
             let mut end = best.0.history.steps.len();
             while end > 0 {
                 let start = end.saturating_sub(size);
@@ -162,7 +162,7 @@ impl Shrinker<'_> {
     }
 }
 
-/// A list with a part left out, halves first; each element by itself in the end.
+/// The list without one part: halves first, single elements last.
 fn without_parts<T: Clone>(all: &[T]) -> Vec<Vec<T>> {
     let mut out = Vec::new();
     let mut size = all.len().div_ceil(2);
@@ -191,7 +191,7 @@ fn with_each<T: Clone>(all: &[T], simpler: impl Fn(&T) -> Vec<T>) -> Vec<Vec<T>>
 }
 
 fn smaller_keys(key: Key) -> Vec<Key> {
-    // Keys 4 and on look alike; those before are odd.
+    // Keys from 4 on are regular; those before are unusual.
     if key <= 4 { Vec::new() } else { [4, 4 + (key - 4) / 2, key - 1].into_iter().filter(|k| *k < key).collect() }
 }
 
@@ -202,7 +202,7 @@ fn smaller_values(value: Value) -> Vec<Value> {
         out.push(Value { len: value.len / 2, ..value });
     }
     if value.seed > 7 {
-        // What a filter does hangs on the seed's last two bits.
+        // A filter's decision depends on the seed's last two bits.
         out.push(Value { seed: 4 + value.seed % 4, ..value });
     }
     out

@@ -1,4 +1,4 @@
-//! A watch over steps that do not end.
+//! Detects steps that hang.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::history::Step;
 use crate::replay::Observer;
 
-/// The step that is being done, and since when.
+/// The running step, and its start.
 #[derive(Debug, Clone)]
 pub struct Now {
     /// Place in the history.
@@ -18,19 +18,19 @@ pub struct Now {
     since: Instant,
 }
 
-/// Notes what is being done. Clones note in the same place.
+/// Records the running step. Clones share the record.
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
     now: Arc<Mutex<Option<Now>>>,
 }
 
 impl Watch {
-    /// The step that has been going on for this long.
+    /// The step that has been running for longer than this.
     pub fn stuck(&self, longer_than: Duration) -> Option<Now> {
         self.now.lock().clone().filter(|now| now.since.elapsed() > longer_than)
     }
 
-    /// Looks on from a thread of its own: calls `hangs` once a step takes longer than `limit`.
+    /// Watches from a separate thread: calls `hangs` once a step takes longer than `limit`.
     pub fn guard(&self, limit: Duration, hangs: impl FnOnce(&Now) + Send + 'static) {
         let watch = self.clone();
         std::thread::spawn(move || {

@@ -1,9 +1,8 @@
 //! Random histories on Rockmill and on this machine's RocksDB at once: a few seconds of what `rockmill-stress beside`
-//! does for as long as one likes. And the test of the test: a mistake on one side is found, and what finds it shrinks.
+//! does for any length of time. And a test of the test: a mistake on one side is found, and the case shrinks.
 //!
-//! `ROCKMILL_SEED` sets the first history, `ROCKMILL_ROCKSDB_LIBRARY` the library. Without, the histories are always
-//! the same: what RocksDB itself does wrong, or ends the process for, is left out where it is known, and a test that
-//! others wait for is no place to find more of it.
+//! `ROCKMILL_SEED` sets the first history, `ROCKMILL_ROCKSDB_LIBRARY` the library. By default, the histories are always
+//! the same: known bugs and aborts of RocksDB are excluded, and this test should not find new ones.
 
 use std::path::PathBuf;
 
@@ -18,7 +17,7 @@ const SEED: u64 = 1;
 const HISTORIES: u64 = 6;
 const STEPS: usize = 400;
 
-/// The library, with a directory for databases; none where there is no library, which is said.
+/// The library, with a directory for databases; without a library, reports the skip and returns `None`.
 fn beside(test: &str) -> Option<(Beside, tempfile::TempDir)> {
     let dir = tempfile::tempdir().unwrap();
     let library = std::env::var_os("ROCKMILL_ROCKSDB_LIBRARY").map(PathBuf::from);
@@ -53,7 +52,7 @@ fn both_stores_show_the_same() {
     assert!(left.is_empty(), "nothing stays: {left:?}");
 }
 
-/// A case in which a mistake of one side shows, made small.
+/// A shrunk case that shows a mistake of one side.
 fn shrunk(beside: &Beside, dir: &tempfile::TempDir, mistake: Mistake) -> Case {
     let mut fails = |case: &Case| beside.run_with(case, dir.path(), &mut Silent, Some(mistake)).err();
     for seed in 0..20 {

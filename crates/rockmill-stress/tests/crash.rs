@@ -1,4 +1,4 @@
-//! Power cuts and failing calls, a sample of them; `rockmill-stress crash` and `faults` do it for long.
+//! A sample of power cuts and failing calls; `rockmill-stress crash` and `faults` run for longer.
 //!
 //! `ROCKMILL_SEED` sets the seed.
 
@@ -43,7 +43,7 @@ fn a_failed_call_is_told_and_loses_nothing() {
     assert!(sum.silent < sum.faults, "{sum}");
 }
 
-/// Many threads write at once, synced, not synced, without a WAL, and the power goes while they do.
+/// Power cuts while many threads write at once: synced, unsynced, and without a WAL.
 #[test]
 fn power_cuts_while_many_write_at_once_leave_of_each_what_it_was_told() {
     let seed = seed() / 8 * 8 + 7;
@@ -57,7 +57,7 @@ fn power_cuts_while_many_write_at_once_leave_of_each_what_it_was_told() {
     assert!(sum.parts > 0 && sum.double > 0, "{sum}");
 }
 
-/// A plan's seed with which tables may have a second path.
+/// Seeds of plans in which tables may have a second path.
 fn seeds_with_two_paths<P>(seed: u64, plan: impl Fn(u64) -> P, may: impl Fn(&P) -> bool) -> impl Iterator<Item = P> {
     (seed..).map(plan).filter(may)
 }
@@ -83,7 +83,7 @@ fn power_cuts_and_failed_calls_are_survived_with_a_second_path() {
     assert!(cuts.images > 0 && sum.told > 0, "{cuts}, {sum}");
 }
 
-/// Calls of the merge program in the kernel so far; `None`, and a line that says so, where it is not to be had.
+/// Calls of the merge program in the kernel so far; if it is not available, reports that and returns `None`.
 fn calls_in_the_kernel(what: &str) -> Option<u64> {
     // Kept, so that the program is not loaded for each database.
     static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
@@ -133,7 +133,7 @@ fn a_failed_call_around_a_merge_in_the_kernel_loses_nothing() {
     assert!(sum.faults > 0 && calls > 0, "{calls} calls: {sum}");
 }
 
-/// What FIFO compaction drops is the oldest, and stays away; the rest is there as with any other strategy.
+/// FIFO compaction drops only the oldest data, which never reappears; the rest exists as with any other strategy.
 #[test]
 fn power_cuts_around_fifo_compaction_leave_the_newest_part() {
     let seed = seed() / 8 * 8 + 4;
@@ -173,8 +173,8 @@ fn power_cuts_and_failing_calls_around_programs_of_users_in_the_kernel_lose_noth
     }
 }
 
-/// Jobs that are finished wait for others to commit, and are cut off or fail while they do; and levels of several runs
-/// that no DF-compaction made.
+/// Finished jobs wait for others to commit, and are interrupted or fail meanwhile; and levels of several runs that
+/// DF-compaction did not make.
 #[test]
 fn power_cuts_and_failing_calls_around_extra_runs_lose_nothing() {
     let seed = seed();

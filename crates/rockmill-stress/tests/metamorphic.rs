@@ -1,9 +1,9 @@
-//! One random history, many configurations: every result must be the model's, and the same in all. Histories that
-//! failed once stay in `histories/`. And the test of the test: mistakes are found, and what finds them shrinks.
+//! One random history, many configurations: every result must be the model's, and the same in all. Earlier failing
+//! histories are kept in `histories/`. And a test of the test: mistakes are found, and the cases shrink.
 //!
-//! `ROCKMILL_SEED` sets the history, `ROCKMILL_STEPS` its length; `ROCKMILL_CONFIGURATIONS` how many configurations,
-//! `all` for those in which every two choices meet. For longer runs, and to shrink what fails, there is the command
-//! `rockmill-stress metamorphic`.
+//! `ROCKMILL_SEED` sets the history, `ROCKMILL_STEPS` its length; `ROCKMILL_CONFIGURATIONS` the number of
+//! configurations, `all` for those that contain every pair of choices. For longer runs, and to shrink failures, use the
+//! command `rockmill-stress metamorphic`.
 
 use std::io::Write;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Does a history in configurations, and compares all runs.
+/// Runs a history in several configurations, and compares all runs.
 fn all_agree(medium: &Medium, seed: u64, steps: usize, count: usize) {
     agree(medium, seed, steps, &some_configurations(&mut fastrand::Rng::with_seed(seed), count));
 }
@@ -36,7 +36,7 @@ fn agree(medium: &Medium, seed: u64, steps: usize, configurations: &[Configurati
     let mut watch = Watch::default();
     let hanging = again.clone();
     watch.guard(Duration::from_secs(120), move |now| {
-        // Past the test's capture, which nobody would get to see.
+        // Bypasses the test's output capture, which would be lost.
         let text = format!("{hanging} hangs in step {} ({})\n", now.step, now.text);
         let _ = std::io::stderr().write_all(text.as_bytes());
         std::process::abort();
@@ -69,7 +69,7 @@ fn one_history_is_the_same_in_many_configurations() {
     all_agree(&Medium::Memory, seed, steps, count);
 }
 
-/// Merge programs are exchanged at each `reopen next`; what they do is what other engines do with their twins.
+/// Merge programs change at each `reopen next`; they must do the same as other engines with the equivalent user code.
 #[test]
 fn one_history_is_the_same_with_every_merge_program() {
     if let Some((_, missing)) = kernel_engine().skipped() {
@@ -85,7 +85,7 @@ fn one_history_is_the_same_with_every_merge_program() {
     let engines = [&programs[..], &["engine=pread".to_owned(), kernel]].concat();
     let with = |engine: &String| Configuration::random(&mut rng).with_all(engine).unwrap();
     let configurations: Vec<Configuration> = engines.iter().map(with).collect();
-    // On a disk, too, where the driver loop reads through the program's ring.
+    // Also on a disk, where the driver `loop` reads through the program's ring.
     let dir = tempfile::tempdir().unwrap();
     for (medium, steps) in [(Medium::Memory, 1000), (Medium::Disk(dir.path().to_owned()), 300)] {
         let before = pool.calls();
@@ -142,7 +142,7 @@ fn a_history_in_text_is_the_same_history() {
     }
 }
 
-/// Finds a planted mistake in a long history, and shrinks that.
+/// Finds a planted mistake in a long history, and shrinks the history.
 fn shrunk(planted: Planted, seeds: std::ops::Range<u64>) -> (Case, Failure, usize) {
     let mut fails = |case: &Case| {
         let ran = Medium::Memory.with_place(|place| case.run_with(place, &mut Silent, Some(planted)));
@@ -177,7 +177,7 @@ fn a_range_delete_that_takes_its_end_is_found_and_shrinks_to_a_few_steps() {
 fn a_merge_that_forgets_is_found_and_shrinks_to_a_few_steps() {
     let (case, failure, tries) = shrunk(Planted::MergeReplaces, 1..3);
     println!("after {tries} tries: {failure}\n{case}");
-    // The column family, a value and an operand, a look.
+    // The column family, a value and an operand, a read.
     assert!(case.history.steps.len() <= 4, "{case}");
 }
 

@@ -1,7 +1,7 @@
 //! Histories with TPH tables have tables of several files, in each of the three ways in which histories are done, and
-//! with other strategies: without them they would try nothing that is particular to such tables.
+//! with other strategies: without them, they would not test the special features of such tables.
 //!
-//! `ROCKMILL_SEED` sets the seed. One test in a process of its own, as the count is the process's.
+//! `ROCKMILL_SEED` sets the seed. A single test in its own process, because the count is per process.
 
 use rockmill_stress::configuration::Configuration;
 use rockmill_stress::crash::{self, Points, Promise};
@@ -11,7 +11,7 @@ use rockmill_stress::generate::{Profile, generate};
 use rockmill_stress::metamorphic::{Medium, cases};
 use rockmill_stress::replay::Silent;
 
-/// Random, but for TPH tables of up to 16 files, and with levels that compactions go through.
+/// Random, except for TPH tables of up to 16 files, and with levels that compactions use.
 fn with_tph(configurations: &mut [Configuration]) {
     with(configurations, "leveled");
 }
@@ -52,7 +52,7 @@ fn histories_with_tph_tables_have_tables_of_several_files() {
         more(strategy);
     }
 
-    // Histories whose promise is that of every strategy.
+    // Histories with the normal promise.
     let plan = |seed| crash::Plan::random(seed, 250, Points::About(10));
     for mut plan in (seed..).map(plan).filter(|plan| plan.promise == Promise::Logged).take(3) {
         with_tph(&mut plan.configurations);

@@ -1,4 +1,4 @@
-//! `atomic_flush`: batches over several column families, written without a WAL, are in tables together or not at all.
+//! `atomic_flush`: batches for several column families, written without a WAL, reach tables together or not at all.
 
 use rockmill::{ColumnFamilyDescriptor, Db, Options, WriteBatch, WriteOptions};
 
@@ -17,7 +17,7 @@ fn main() -> rockmill::Result<()> {
         let mut unlogged = WriteOptions::default();
         unlogged.disable_wal(true);
         for n in 0..1000 {
-            // A row and its entry in the index. Whatever memtable is full first, both are flushed together.
+            // A row and its index entry. Whichever memtable is full first, both are flushed together.
             let mut row = WriteBatch::new();
             row.put(format!("row{n:04}"), format!("colour{}", n % 7));
             row.put_cf(&index, format!("colour{}-row{n:04}", n % 7), "");

@@ -1,4 +1,4 @@
-//! Backups: incremental copies of an open database, checked, listed, restored and deleted.
+//! Backups: incremental copies of an open database, verified, listed, restored and deleted.
 
 use rockmill::backup::{BackupEngine, BackupEngineOptions, CreateBackupOptions, RestoreOptions};
 use rockmill::{Db, Env};
@@ -22,7 +22,7 @@ fn main() -> rockmill::Result<()> {
         println!("backup {}: {} files, {} bytes", backup.backup_id, backup.num_files, backup.size);
         engine.verify_backup_with_checksum(backup.backup_id)?;
     }
-    // The first table is in both backups and was copied once.
+    // The first table is in both backups and was copied only once.
     let shared = engine.get_backup_details(second)?.files.into_iter().filter(|f| f.backups == 2).count();
     assert_eq!(shared, 1);
 

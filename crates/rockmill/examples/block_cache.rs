@@ -1,4 +1,4 @@
-//! A block cache with a strict capacity: values that point into it are counted, and it refuses what does not fit.
+//! A block cache with a strict capacity: it counts values that point into it and refuses blocks that do not fit.
 
 use rockmill::{BlockBasedOptions, Cache, Db, ErrorKind, LruCacheOptions, Options};
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     db.flush()?;
 
-    // Each keeps its block in the cache.
+    // Each value keeps its block in the cache.
     let mut held = Vec::new();
     let refused = (0..1000u32).find_map(|n| match db.get_pinned(n.to_be_bytes()) {
         Ok(value) => {

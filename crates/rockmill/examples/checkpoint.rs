@@ -1,4 +1,5 @@
-//! A checkpoint: a copy of an open database at one moment that shares its tables, ready to be opened or archived.
+//! A checkpoint: a copy of an open database at one moment. It shares the database's tables and is ready to be opened or
+//! archived.
 
 use rockmill::{Checkpoint, Db, Options};
 

@@ -1,4 +1,4 @@
-//! Sessions that log out: a filter deletes them when compactions pass by, and shortens long entries.
+//! Sessions that expire: a filter deletes them during compactions, and shortens long entries.
 //!
 //! Run with `cargo run -p rockmill --example compaction_filter`.
 
@@ -6,7 +6,7 @@ use rockmill::{
     CompactionDecision, CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Db, Options, Result,
 };
 
-/// Made for each part of a compaction, so that it can keep state without a lock.
+/// One is created for each part of a compaction, so it can keep state without a lock.
 struct Cleaner {
     dropped: u64,
 }
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_compaction_filter_factory(Cleaners);
-    // Without this a table that nothing pushes down would meet the filter once in 30 days.
+    // Without this, a table that is not compacted for other reasons would be filtered only once in 30 days.
     options.set_periodic_compaction_seconds(24 * 60 * 60);
     {
         let db = Db::open(&options, &path)?;

@@ -1,4 +1,4 @@
-//! An order of one's own: version numbers as people count them, 1.9 before 1.10.
+//! A custom key order: version numbers in numerical order, 1.9 before 1.10.
 //!
 //! Run with `cargo run -p rockmill --example comparator`.
 
@@ -6,7 +6,8 @@ use std::cmp::Ordering;
 
 use rockmill::{Db, IteratorMode, Options, Result};
 
-/// Numbers between dots as numbers; what is no number, as text behind them. Equal only if the bytes are.
+/// Compares the parts between dots as numbers; parts that are not numbers come after them, as text. Versions are equal
+/// only if their bytes are.
 fn by_version(a: &[u8], b: &[u8]) -> Ordering {
     let parts = |key: &[u8]| -> Vec<(u64, Vec<u8>)> {
         let number = |part: &[u8]| std::str::from_utf8(part).ok()?.parse().ok();
@@ -20,7 +21,7 @@ fn main() -> Result<()> {
     let path = scratch.path().join("db");
     let mut options = Options::default();
     options.create_if_missing(true);
-    // The name is stored: give another order another name.
+    // The name is stored: give a different order a different name.
     options.set_comparator("example.ByVersion", Box::new(by_version));
     {
         let db = Db::open(&options, &path)?;
@@ -36,7 +37,7 @@ fn main() -> Result<()> {
         assert_eq!(order, ["1.9", "1.10", "1.10.1", "1.beta", "2.0"]);
     }
 
-    // With another order the database does not open.
+    // With another order, the database does not open.
     let refused = Db::open(&Options::default(), &path).err().map(|e| e.to_string()).unwrap_or_default();
     println!("{refused}");
     assert!(refused.contains("example.ByVersion") && refused.contains("leveldb.BytewiseComparator"));

@@ -1,4 +1,5 @@
-//! Compression level by level: none where data is young and moves often, strong where most of it rests.
+//! Compression for each level: none for young data that moves often, strong for the deepest level, which has most of
+//! the data.
 
 use rockmill::{BottommostLevelCompaction, CompactOptions, CompressionType, Db, Error, Options};
 
@@ -11,7 +12,7 @@ fn main() -> Result<(), Error> {
     options.set_bottommost_compression_type(CompressionType::Zstd);
     // The deepest level: ZSTD's level 6, with dictionaries of 16 KiB.
     options.set_bottommost_compression_options(-14, 6, 0, 16 << 10, true);
-    // Tables read and written past the page cache, where the file system can.
+    // Read and write tables without the page cache, if the file system supports it.
     options.set_use_direct_reads(true);
     options.set_use_direct_io_for_flush_and_compaction(true);
     let db = Db::open(&options, &dir)?;
@@ -21,7 +22,7 @@ fn main() -> Result<(), Error> {
     db.flush()?;
     let size = |db: &Db| -> Result<usize, Error> { Ok(db.live_files()?.iter().map(|f| f.size).sum()) };
     let young = size(&db)?;
-    // A table that is alone in the tree moves down as it is, unless the deepest level is to be written anew.
+    // A table that overlaps no others moves down unchanged, unless the deepest level must be rewritten.
     let mut all = CompactOptions::default();
     all.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
     db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &all)?;

@@ -1,5 +1,5 @@
-//! Counters that several threads add to, without reading first and without a lock: the additions are merge operands,
-//! and whoever reads sees their sum.
+//! Counters that several threads increment without reading first and without a lock: the increments are merge operands,
+//! and a read returns their sum.
 //!
 //! Run with `cargo run --locked -p rockmill --example counters`.
 
@@ -15,7 +15,7 @@ impl Counters {
     fn open(path: &Path) -> Result<Self> {
         let mut options = Options::default();
         options.create_if_missing(true);
-        // RocksDB's operator: numbers of eight bytes, little-endian.
+        // RocksDB's operator for numbers of eight bytes, little-endian.
         options.set_merge_operator_object(merge_operator::by_name("uint64add").expect("it is built in"));
         Ok(Self { db: Db::open(&options, path)? })
     }

@@ -1,5 +1,5 @@
-//! Many keys deleted at once: by a range tombstone, which costs the same for any number of keys, and by dropping whole
-//! tables, which frees their space at once.
+//! Two ways to delete many keys: a range tombstone, which costs the same for any number of keys, and dropping whole
+//! tables, which frees their space immediately.
 
 use rockmill::{Db, IteratorMode, Options};
 
@@ -24,7 +24,8 @@ fn main() -> rockmill::Result<()> {
     let bytes = |db: &Db| -> rockmill::Result<usize> { Ok(db.live_files()?.iter().map(|f| f.size).sum()) };
     println!("{} tables, {} bytes", db.live_files()?.len(), bytes(&db)?);
 
-    // Tables that hold nothing but days 0 to 49 go now, for snapshots too; the tombstone deletes what is in the others.
+    // Tables that contain only days 0 to 49 are dropped now, even for snapshots; the tombstone deletes the keys in the
+    // others.
     let before = bytes(&db)?;
     db.delete_file_in_range("day000", "day049~")?;
     db.delete_range_cf(&cf, "day000", "day050")?;
@@ -32,7 +33,7 @@ fn main() -> rockmill::Result<()> {
     println!("{} tables, {} bytes", db.live_files()?.len(), bytes(&db)?);
     assert_eq!(db.iterator(IteratorMode::Start).count(), 5000);
 
-    // A tombstone over more: what it covers as a whole, compactions drop without reading it.
+    // A tombstone for more days: compactions drop, without reading them, tables that it covers completely.
     db.delete_range_cf(&cf, "day050", "day090")?;
     db.flush()?;
     db.compact_range(None::<&[u8]>, None::<&[u8]>)?;

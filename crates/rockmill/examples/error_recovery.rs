@@ -1,5 +1,5 @@
-//! A full disk: the store takes no more writes, says why, loses nothing that was acknowledged, and goes on by itself
-//! when there is space again. The disk here is one in memory, so that it can be full.
+//! A full disk: the store refuses writes, reports the reason, loses no acknowledged write, and resumes by itself when
+//! there is space again. The disk is in memory here, so that it can be full.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,8 @@ fn main() -> Result<(), Error> {
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_file_system(Arc::new(disk.clone()));
-    // Looks for space every 20 ms; the default is a second. 0 resumes would leave it to `Db::resume`.
+    // Checks for space every 20 ms; the default is one second. With 0 automatic resumes, the program would have to call
+    // `Db::resume`.
     options.set_bgerror_resume_retry_interval(20_000);
     let db = Db::open(&options, "/db")?;
 

@@ -1,4 +1,4 @@
-//! Being told what a store does.
+//! Callbacks for a store's events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! An event store: events of many sources in the order of their times, read by source and time, gone after a week.
+//! An event store: events of many sources in time order, read by source and time, deleted after a week.
 //!
 //! Run with `cargo run --locked -p rockmill --example event_store`.
 
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use rockmill::{Db, Direction, IteratorMode, Options, ReadOptions, Result, WriteBatch};
 
-/// How long events are kept. Compactions leave out older ones, so that they stay somewhat longer on the disk.
+/// How long events are kept. Compactions drop older ones, so they stay slightly longer on the disk.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 struct EventStore {
     db: Db,
 }
 
-/// Source, a zero byte, time, and a number that tells events of one moment apart: big-endian, so that keys are in the
-/// order of time. The source must have no zero byte.
+/// Source, a zero byte, time, and a number that distinguishes events of the same moment. Numbers are big-endian, so
+/// that keys are in time order. The source must not contain a zero byte.
 fn key(source: &str, millis: u64, number: u32) -> Vec<u8> {
     let mut key = Vec::with_capacity(source.len() + 13);
     key.extend_from_slice(source.as_bytes());
@@ -29,11 +29,11 @@ impl EventStore {
     fn open(path: &Path) -> Result<Self> {
         let mut options = Options::default();
         options.create_if_missing(true);
-        // Always open it this way: behind each value stands the time of its writing.
+        // Always open it this way: each value is followed by its time of writing.
         Ok(Self { db: Db::open_with_ttl(&options, path, KEPT)? })
     }
 
-    /// Adds events of one source: all of them or none.
+    /// Adds events of one source atomically.
     fn add(&self, source: &str, millis: u64, events: &[&str]) -> Result<()> {
         let mut batch = WriteBatch::new();
         for (number, event) in events.iter().enumerate() {
@@ -42,7 +42,7 @@ impl EventStore {
         self.db.write(&batch)
     }
 
-    /// Events of a source from one time up to another, that one excluded.
+    /// Events of a source in a time range; `to` is excluded.
     fn between(&self, source: &str, from: u64, to: u64) -> Result<Vec<(u64, String)>> {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(key(source, to, 0));

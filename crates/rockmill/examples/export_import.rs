@@ -1,4 +1,4 @@
-//! A column family carried to another database by its tables: no entry is read or written.
+//! A column family copied to another database by its tables: no entry is read or written.
 
 use rockmill::{Checkpoint, Db, ImportColumnFamilyOptions, Options};
 
@@ -15,7 +15,7 @@ fn main() -> rockmill::Result<()> {
         source.put_cf(&orders, format!("order{i:04}"), format!("{} items", i % 7))?;
     }
 
-    // Hard links, and a description of the tables that the importer needs.
+    // Hard links, and a description of the tables for the import.
     let tables = Checkpoint::new(&source)?.export_column_family(&orders, &export)?;
     println!("exported {} table(s), comparator {}", tables.files.len(), tables.get_db_comparator_name());
 

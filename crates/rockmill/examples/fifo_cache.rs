@@ -1,5 +1,5 @@
-//! A cache on the disk that never grows beyond its size: FIFO compaction drops the oldest table when all are too large.
-//! Nothing is rewritten, so that each entry is written once.
+//! A cache on the disk with a limited size: FIFO compaction drops the oldest table when the total size is too large.
+//! Nothing is rewritten, so each entry is written once.
 //!
 //! Run with `cargo run --locked -p rockmill --example fifo_cache`.
 
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use rockmill::{BlockBasedOptions, CompactionStyle, CompressionType, Db, FifoCompactOptions, Options, Result};
 
-/// Bytes of all tables, about.
+/// Bytes of all tables, approximately.
 const SIZE: u64 = 4 << 20;
 
 fn main() -> Result<()> {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let mut fifo = FifoCompactOptions::default();
     fifo.set_max_table_files_size(SIZE);
-    // There are many tables, none below another: each lookup asks the filters of all.
+    // There are many tables, all in one level: each lookup queries the filters of all.
     let mut table = BlockBasedOptions::default();
     table.set_bloom_filter(10.0, false);
     let mut options = Options::default();
@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     options.set_fifo_compaction_options(&fifo);
     options.set_block_based_table_factory(&table);
     options.set_compression_type(CompressionType::None);
-    // An entry that is dropped is one that can be had again: a log would be a cost for nothing.
+    // A dropped entry can be fetched again, so a log would be a cost without a benefit.
     options.set_write_buffer_size(256 << 10);
     let mut write = rockmill::WriteOptions::default();
     write.disable_wal(true);
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     let db = Db::open(&options, scratch.path().join("cache"))?;
     let page = vec![b'x'; 10_000];
     let bytes = || db.property_int_value("rocksdb.total-sst-files-size").map(Option::unwrap_or_default);
-    // Three times what the cache holds.
+    // Three times the capacity of the cache.
     let pages = 3 * SIZE / page.len() as u64;
     for number in 0..pages {
         db.put_opt(number.to_be_bytes(), &page, &write)?;

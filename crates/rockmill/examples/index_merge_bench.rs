@@ -1,9 +1,9 @@
-//! What an index merge takes, and what lookups and scans take before and after it.
+//! The time of an index merge, and of lookups and scans before and after it.
 //!
 //! `cargo run --release --example index_merge_bench [millions] [memtables] [threads] [keys: number, user, order]`
 //!
-//! Values are 20 bytes, as addresses in a log would be. Keys of 24 bytes: `number` begins with a random number of eight
-//! bytes, `user` is `user` and decimal digits, `order` is compared by an order that has no prefixes.
+//! Values have 20 bytes, like addresses in a log. Keys have 24 bytes: `number` starts with a random number of eight
+//! bytes, `user` is `user` and decimal digits, `order` uses an order that has no prefixes.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use rockmill_format::comparator::FnComparator;
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, VALUE_TYPE_FOR_SEEK};
 use rockmill_format::{InternalKeyComparator, ValueType};
 
-/// Runs of each measurement.
+/// Repetitions of each measurement.
 const RUNS: usize = 5;
 /// Lookups of each run.
 const LOOKUPS: usize = 300_000;
@@ -30,7 +30,7 @@ fn key(i: u64, kind: &str) -> [u8; 24] {
     key
 }
 
-/// Nanoseconds for each of `n`, of the fastest of several runs: others use the machine.
+/// Nanoseconds for each of `n`, of the fastest of several runs, because other processes use the machine too.
 fn report(what: &str, n: usize, mut run: impl FnMut()) {
     let time = |_| {
         let start = Instant::now();

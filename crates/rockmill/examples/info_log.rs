@@ -1,4 +1,4 @@
-//! The info log: the file LOG in the database's directory, or a function of one's own that gets its lines.
+//! The info log: the file LOG in the database's directory, or a user's function that receives its lines.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! The tables of a store, and how many bytes a key range takes.
+//! The tables of a store, and the size of a key range in bytes.
 
 use rockmill::{Db, Options, Range};
 

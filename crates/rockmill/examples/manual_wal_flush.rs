@@ -1,4 +1,5 @@
-//! `manual_wal_flush`: log records gather in memory, and the program says when they go to the kernel and to the disk.
+//! `manual_wal_flush`: log records are buffered in memory, and the program decides when they are written to the kernel
+//! and to the disk.
 
 use rockmill::{Db, Options, WriteOptions};
 
@@ -9,7 +10,7 @@ fn main() -> rockmill::Result<()> {
     options.create_if_missing(true);
     options.set_manual_wal_flush(true);
     Db::destroy(&options, &dir)?;
-    // Bytes of the log that the kernel has.
+    // Bytes of the log that the kernel has received.
     let size = || -> u64 {
         let files = std::fs::read_dir(&dir).expect("the database's directory").flatten();
         let logs = files.filter(|f| f.path().extension().is_some_and(|e| e == "log"));
@@ -19,14 +20,14 @@ fn main() -> rockmill::Result<()> {
     for n in 0..100 {
         db.put(format!("key{n:03}"), "value")?;
     }
-    // Readers see them; the file does not have them yet, so the death of the process would lose them.
+    // Readers see the writes; they are not in the file yet, so the death of the process would lose them.
     assert!(db.get("key099")?.is_some());
     println!("after 100 writes the log has {} bytes", size());
     assert_eq!(size(), 0);
     db.flush_wal(false)?;
     println!("after flush_wal it has {}: they survive the process", size());
     assert!(size() > 2000);
-    // A synced write takes along everything before it.
+    // A synced write includes everything before it.
     db.put("key100", "value")?;
     let mut synced = WriteOptions::default();
     synced.set_sync(true);

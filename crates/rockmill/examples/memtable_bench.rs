@@ -1,4 +1,4 @@
-//! Nanoseconds for each insert and lookup of the memtable, beside crossbeam's skip map.
+//! Nanoseconds for each insert and lookup of the memtable, compared with crossbeam's skip map.
 //!
 //! `cargo run --release --example memtable_bench [entries] [value bytes]`
 
@@ -13,14 +13,15 @@ use rockmill_format::{InternalKeyComparator, ValueType};
 
 const ARENA_BLOCK: usize = 1 << 20;
 
-/// db_bench's keys: the number in eight big-endian bytes, padded with `0` to 16.
+/// db_bench's keys: the number as eight big-endian bytes, padded with `0` to 16.
 fn key(i: u64) -> [u8; 16] {
     let mut k = [b'0'; 16];
     k[..8].copy_from_slice(&i.to_be_bytes());
     k
 }
 
-/// Wall time and, where the kernel tells it, CPU time of the calling thread: on a busy machine the latter counts.
+/// Wall time and, if the kernel reports it, CPU time of the calling thread: on a busy machine, the latter is the
+/// relevant one.
 struct Clock {
     wall: Instant,
     cpu: Option<u64>,
@@ -105,7 +106,7 @@ fn main() {
                 });
             }
         });
-        // The CPU time is the waiting thread's: not a figure.
+        // The CPU time would be the waiting thread's, which is not a useful figure.
         Clock { cpu: None, ..start }.report(&format!("memtable: insert, random, {threads} threads"), n);
     }
 

@@ -1,10 +1,10 @@
-//! Counters and lists without reading first: one operator of RocksDB's and one of our own.
+//! Counters and lists without reading first: one of RocksDB's operators and a custom one.
 //!
 //! Run with `cargo run -p rockmill --example merge_operator`.
 
 use rockmill::{ColumnFamilyDescriptor, Db, MergeOperands, Options, Result, merge_operator};
 
-/// Keeps a sorted set of words, parted by spaces.
+/// Maintains a sorted set of words, separated by spaces.
 fn add_words(_key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
     let mut words: Vec<&[u8]> = existing.into_iter().chain(operands).flat_map(|w| w.split(|&b| b == b' ')).collect();
     words.sort_unstable();

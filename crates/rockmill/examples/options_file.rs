@@ -1,4 +1,4 @@
-//! A database keeps its options: they are loaded, changed as text, and read by RocksDB.
+//! A database stores its options: this program loads them and changes them as text, and RocksDB reads them.
 //!
 //! `cargo run --example options_file`
 
@@ -8,20 +8,20 @@ fn main() -> Result<()> {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let dir = scratch.path().join("db");
 
-    // Options from a text, as RocksDB has them.
+    // Options from a text in RocksDB's syntax.
     let text = "compression=kZSTD;write_buffer_size=8M;block_based_table_factory={filter_policy=bloomfilter:10:false}";
     let mut options = Options::from_string(&Options::default(), text)?;
     options.create_if_missing(true);
     drop(Db::open(&options, &dir)?);
 
-    // The next program need not know them.
+    // The next program does not need to know them.
     let loaded = OptionsLoader::new().load_latest(&dir)?;
     println!("{}: {} warnings", loaded.path.display(), loaded.warnings.len());
     assert_eq!(loaded.options.cf.compression, CompressionType::Zstd);
     assert_eq!(loaded.options.cf.write_buffer_size, 8 << 20);
     let db = Db::open_cf_descriptors(&loaded.options, &dir, loaded.column_families)?;
 
-    // Changes are stored, too.
+    // Changes are stored too.
     db.set_options(&[("level0_file_num_compaction_trigger", "8")])?;
     db.set_db_options(&[("max_background_jobs", "4")])?;
     drop(db);
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
         println!("{}={} (default {})", option.name, option.value, option.default);
     }
 
-    // Nothing is passed over silently.
+    // Nothing is silently ignored.
     let refused = Options::from_string(&options, "compresion=kZSTD");
     assert_eq!(refused.err().map(|e| e.kind()), Some(ErrorKind::InvalidArgument));
 

@@ -1,4 +1,4 @@
-//! What one thread's reads cost.
+//! The cost of one thread's reads.
 
 use rockmill::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use rockmill::{Db, Options};

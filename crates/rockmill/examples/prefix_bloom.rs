@@ -1,4 +1,4 @@
-//! Events of users under keys that begin with the user's id: scans of one user, helped by filters of prefixes.
+//! Events of users under keys that start with the user's id: prefix filters speed up scans of a single user.
 //!
 //! Run with `cargo run -p rockmill --example prefix_bloom`.
 
@@ -25,18 +25,18 @@ fn main() -> Result<()> {
         }
         db.flush()?;
 
-        // All keys that have the prefix of the given one.
+        // All keys with the same prefix as the given one.
         let events = db.prefix_iterator(42u64.to_be_bytes()).count();
         println!("events of user 42: {events}");
         assert_eq!(events, 3);
 
-        // Users without events cost no read: the table's filter lacks their prefix.
+        // Users without events need no read: the table's filter lacks their prefix.
         let none = (1..1000u64).step_by(2).map(|user| db.prefix_iterator(user.to_be_bytes()).count()).sum::<usize>();
         let kept_off = options.get_ticker_count(Ticker::NonLastLevelSeekFiltered);
         println!("events of 500 users that have none: {none}; {kept_off} seeks read nothing");
         assert!(none == 0 && kept_off > 450);
 
-        // A scan over several users wants all keys in order.
+        // A scan over several users needs all keys in order.
         let mut all = ReadOptions::default();
         all.set_total_order_seek(true);
         all.set_iterate_upper_bound(20u64.to_be_bytes());

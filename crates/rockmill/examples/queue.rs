@@ -1,4 +1,5 @@
-//! A queue: first in, first out, on the disk. What was put in survives; what was taken and not finished comes again.
+//! A queue on the disk: first in, first out. Jobs survive a crash; a job that was taken and not finished is returned
+//! again.
 //!
 //! Run with `cargo run --locked -p rockmill --example queue`.
 
@@ -9,9 +10,9 @@ use rockmill::{Db, Direction, IteratorMode, Options, ReadOptions, Result};
 
 struct Queue {
     db: Db,
-    /// The next number to put in.
+    /// The next number for `put`.
     tail: Mutex<u64>,
-    /// The next number to take. After a crash all that is there is taken again.
+    /// The next number for `take`. After a crash, all remaining jobs are taken again.
     head: Mutex<u64>,
 }
 
@@ -29,20 +30,21 @@ impl Queue {
         Ok(Self { db, tail: Mutex::new(tail), head: Mutex::new(head) })
     }
 
-    /// Puts a job at the end.
+    /// Puts a job at the end of the queue.
     fn put(&self, job: &str) -> Result<()> {
-        // The lock until it is written: otherwise a later number could be seen first, and this one be passed over.
+        // Keep the lock until the job is written: otherwise a later number could be visible first, and this one be
+        // skipped.
         let mut tail = self.tail.lock().expect("nobody panicked");
         self.db.put(tail.to_be_bytes(), job)?;
         *tail += 1;
         Ok(())
     }
 
-    /// Takes the first job, with its number for `done`.
+    /// Takes the first job, together with its number for `done`.
     fn take(&self) -> Result<Option<(u64, String)>> {
         let mut next = self.head.lock().expect("nobody panicked");
         let head = next.to_be_bytes();
-        // From the head on: the iterator need not step over the tombstones of what is done.
+        // Start at the head: the iterator then skips no tombstones of finished jobs.
         let mut options = ReadOptions::default();
         options.set_iterate_lower_bound(head);
         let Some(entry) = self.db.iterator_opt(IteratorMode::From(&head, Direction::Forward), options).next() else {
@@ -54,10 +56,10 @@ impl Queue {
         Ok(Some((number, String::from_utf8_lossy(&job).into_owned())))
     }
 
-    /// A job is done, and does not come again.
+    /// Marks a job as done, so that it is not returned again.
     fn done(&self, number: u64) -> Result<()> {
-        // Each key is put once before it is deleted: this tombstone goes as soon as it meets its key, even above the
-        // deepest level.
+        // Each key is put once before it is deleted: this tombstone is dropped as soon as a compaction meets its key,
+        // even above the deepest level.
         self.db.single_delete(number.to_be_bytes())
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps background writes of two databases below 4 MiB a second together, and lifts the limit while they run.
+//! Limits the background writes of two databases to 4 MiB per second in total, and lifts the limit while they run.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use rockmill::{Db, IoPriority, Options, RateLimiter, RateLimiterMode};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
-    // A tenth of a second's bytes at a time; lower priorities go first once in ten times.
+    // Bytes are released each tenth of a second; lower priorities go first once in ten times.
     let limiter = RateLimiter::new(4 << 20, 100_000, 10, RateLimiterMode::KWritesOnly, false);
     let mut options = Options::default();
     options.create_if_missing(true);
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let flushed = limiter.total_bytes_through(Some(IoPriority::High));
     println!("flushes wrote {flushed} bytes in {:?}", started.elapsed());
     assert!(flushed > 2_000_000);
-    // 2 MB at 4 MiB/s, the first tenth of a second's bytes at once.
+    // 2 MB at 4 MiB/s; the bytes of the first tenth of a second are available immediately.
     assert!(started.elapsed().as_millis() > 300);
 
     limiter.set_bytes_per_second(1 << 30)?;

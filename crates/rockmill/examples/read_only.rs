@@ -1,4 +1,4 @@
-//! A read-only instance: sees a database as it was when it was opened, takes no lock, and changes nothing.
+//! A read-only instance: it sees a database as it was when it was opened, takes no lock, and changes nothing.
 
 use rockmill::{Db, Error, ErrorKind, Options};
 
@@ -8,7 +8,7 @@ fn main() -> Result<(), Error> {
     let writer = Db::open_default(&dir)?;
     writer.put("balance", "100")?;
 
-    // Beside the process that writes.
+    // At the same time as the process that writes.
     let reader = Db::open_for_read_only(&Options::default(), &dir, false)?;
     writer.put("balance", "200")?;
     assert_eq!(reader.get("balance")?.as_deref(), Some(&b"100"[..]));

@@ -1,4 +1,4 @@
-//! Repair: a database that lost its MANIFEST and has a damaged table, made usable again.
+//! Repair: a database that lost its MANIFEST and has a damaged table becomes usable again.
 
 use rockmill::{Db, Options};
 

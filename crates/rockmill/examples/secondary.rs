@@ -14,7 +14,7 @@ fn main() -> Result<(), Error> {
 
     primary.put("answer", "42")?;
     primary.flush()?;
-    // It sees what it saw, until it is told to look.
+    // It sees its old state until it is told to catch up.
     assert_eq!(secondary.get("answer")?.as_deref(), Some(&b"41"[..]));
     secondary.try_catch_up_with_primary()?;
     assert_eq!(secondary.get("answer")?.as_deref(), Some(&b"42"[..]));

@@ -1,4 +1,4 @@
-//! A secondary index: people by number, and found by their city. Each change of a person and of the index is one batch.
+//! A secondary index: people stored by number and found by city. Each change of a person and of the index is one batch.
 //!
 //! Run with `cargo run --locked -p rockmill --example secondary_index`.
 
@@ -11,10 +11,10 @@ struct People {
     db: Db,
     /// Number to city.
     people: ColumnFamily,
-    /// City, a zero byte, and number, to nothing. Cities must have no zero byte.
+    /// Key: city, a zero byte, and number; the value is empty. Cities must not contain a zero byte.
     by_city: ColumnFamily,
-    /// A change reads the city of before: two at once would each remove the same entry of the index, and one of the new
-    /// ones would stay. Programs with many writers take one of several locks, by the key.
+    /// A change reads the previous city. Two changes at the same time would each remove the same index entry, and one
+    /// of the new entries would stay. Programs with many writers use one of several locks, chosen by the key.
     change: Mutex<()>,
 }
 
@@ -45,7 +45,7 @@ impl People {
         self.db.write(&batch)
     }
 
-    /// Numbers of all people of a city.
+    /// Numbers of all people in a city.
     fn of_city(&self, city: &str) -> Result<Vec<u32>> {
         let mut options = ReadOptions::default();
         let prefix = [city.as_bytes(), &[0]].concat();
@@ -58,7 +58,7 @@ impl People {
             found.extend(number.map(u32::from_be_bytes));
             entries.next();
         }
-        // The loop ends at an error, too.
+        // The loop also ends at an error.
         entries.status()?;
         Ok(found)
     }

@@ -16,7 +16,7 @@ fn main() -> Result<()> {
     db.flush()?;
     db.set_options(&[("disable_auto_compactions", "false"), ("write_buffer_size", "64M")])?;
 
-    // What cannot change in an open database is refused by name.
+    // An option that cannot change in an open database is refused by name.
     let refused = db.set_options(&[("num_levels", "4")]);
     assert_eq!(refused.as_ref().map_err(rockmill::Error::kind), Err(ErrorKind::InvalidArgument));
     if let Err(e) = refused {

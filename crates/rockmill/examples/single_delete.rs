@@ -1,5 +1,5 @@
-//! Single deletes: for keys that are put once. A single delete and its put go together in a compaction, at any level,
-//! where an ordinary deletion has to be carried down to the deepest one.
+//! Single deletes: for keys that are put once. A compaction at any level drops a single delete together with its put,
+//! whereas an ordinary deletion must be carried down to the deepest level.
 
 use rockmill::{CompactOptions, Db, Error, Options};
 
@@ -9,7 +9,7 @@ fn main() -> Result<(), Error> {
     let mut options = Options::default();
     options.create_if_missing(true);
     let db = Db::open(&options, &dir)?;
-    // A queue: each job has a key of its own, is put once and taken once.
+    // A queue: each job has its own key, is put once and taken once.
     for job in 0..100 {
         db.put(format!("job{job:03}"), "to do: nothing")?;
     }

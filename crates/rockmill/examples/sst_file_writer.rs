@@ -1,4 +1,4 @@
-//! A table written beside a database and then taken in: thousands of entries at once, without a WAL, without a
+//! A table written outside a database and then ingested: thousands of entries at once, without a WAL and without a
 //! compaction.
 
 use rockmill::{Db, IngestExternalFileOptions, Options, SstFileWriter};
@@ -11,7 +11,7 @@ fn main() -> rockmill::Result<()> {
     let db = Db::open(&options, dir.join("db"))?;
     db.put("city00042", "before")?;
 
-    // Keys rise. Another process may do this, on another machine.
+    // Keys are ascending. Another process may do this, on another machine.
     let table = dir.join("batch.sst");
     let mut writer = SstFileWriter::create(&options);
     writer.open(&table)?;
@@ -22,7 +22,7 @@ fn main() -> rockmill::Result<()> {
     writer.finish()?;
     println!("wrote {} bytes", writer.file_size());
 
-    // Entries are newer than what is there, and visible all at once; not to snapshots taken before.
+    // Ingested entries are newer than existing ones and become visible all at once, but not in snapshots taken before.
     let snapshot = db.snapshot();
     let mut how = IngestExternalFileOptions::default();
     how.set_move_files(true);

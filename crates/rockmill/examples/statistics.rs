@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let text = options.get_statistics().unwrap_or_default();
     println!("{}", text.lines().find(|l| l.starts_with("rocksdb.db.flush.micros")).unwrap_or_default());
 
-    // What the store says of itself.
+    // The store's properties.
     let keys = db.property_int_value(properties::ESTIMATE_NUM_KEYS)?;
     assert_eq!(keys, Some(10_000));
     println!("{}", db.property_value(properties::LEVELSTATS)?.unwrap_or_default());

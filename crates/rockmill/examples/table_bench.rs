@@ -1,6 +1,5 @@
-//! Speed of one table: building, lookups with all blocks cached, scans, compaction input. Run with
-//! `cargo run --release -p rockmill --example table_bench`; prints figures of processor
-//! time, asserts nothing.
+//! Speed of one table: building, lookups with all blocks cached, scans, compaction input. Run with `cargo run --release
+//! -p rockmill --example table_bench`. It prints processor times and asserts nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use rockmill_io::{FileSystem, PosixFileSystem, WriteOptions};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A stopwatch of this thread's processor time, so that a busy machine does not blur the figures.
+/// A stopwatch for this thread's processor time, so that other load on the machine does not affect the figures.
 struct Cpu(u64);
 
 impl Cpu {

@@ -1,4 +1,4 @@
-//! Values that live for a time: a cache of web pages, with a column family that keeps its values for ever.
+//! Values with a time to live: a cache of web pages, with a column family that keeps its values forever.
 //!
 //! Run with `cargo run -p rockmill --example ttl`.
 
@@ -18,7 +18,7 @@ fn main() -> Result<()> {
             ColumnFamilyDescriptor::new_with_ttl("default", options.clone(), ColumnFamilyTtl::SameAsDb),
             ColumnFamilyDescriptor::new_with_ttl("addresses", options.clone(), ColumnFamilyTtl::Disabled),
         ];
-        // Always open such a database this way: behind each value stands the time of its writing.
+        // Always open such a database this way: each value is followed by its time of writing.
         let db = Db::open_cf_descriptors_with_ttl(&options, &path, families, second)?;
         db.put("page", "<html>")?;
         if let Some(addresses) = db.cf_handle("addresses") {

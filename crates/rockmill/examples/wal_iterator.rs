@@ -1,8 +1,8 @@
-//! `get_updates_since`: a copy follows a database by its write-ahead log.
+//! `get_updates_since`: a copy that follows a database through its write-ahead log.
 
 use rockmill::{Db, Options};
 
-/// Brings `copy` up to `source`, from where it is. Gives the number of batches.
+/// Updates `copy` to the state of `source`. Returns the number of batches.
 fn follow(source: &Db, copy: &Db) -> rockmill::Result<usize> {
     let mut batches = 0;
     for update in source.get_updates_since(copy.latest_sequence_number())? {

@@ -1,11 +1,11 @@
-//! Two databases whose memtables share 4 MiB, charged to the block cache that they share too.
+//! Two databases whose memtables share 4 MiB, charged to their shared block cache.
 
 use rockmill::{BlockBasedOptions, Cache, Db, Options, WriteBufferManager, get_memory_usage_stats};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     let cache = Cache::new_lru_cache(16 << 20);
-    // Writers wait rather than go over the limit.
+    // Writers wait instead of exceeding the limit.
     let manager = WriteBufferManager::new_write_buffer_manager_with_cache(4 << 20, true, cache.clone());
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&cache);

@@ -1,10 +1,10 @@
-//! Compaction filters: the user's word on which values stay, asked while tables are written.
+//! Compaction filters: the user's code that decides which values stay, called while tables are written.
 //!
-//! 1. A filter is set once for a column family and shared by every job, or a factory makes one for each part of each
-//!    job. With both, the filter is the one that compactions ask.
-//! 2. Compactions ask it; flushes only where the factory wants that.
-//! 3. It is asked about the newest version of each user key in the job, if that is a value, and about merge operands
-//!    that no snapshot sees. Snapshots do not protect values: what a filter removes or changes, they no longer see.
+//! 1. Either one filter is set for a column family and shared by all jobs, or a factory makes one for each part of each
+//!    job. If both are set, compactions use the filter.
+//! 2. Compactions call it; flushes only if the factory asks for that.
+//! 3. It is called for the newest version of each user key in the job, if that is a value, and for merge operands that
+//!    no snapshot sees. Snapshots do not protect values: they no longer see what a filter removes or changes.
 //! 4. A panic of a filter or factory is an error of the job that names it.
 
 use std::fmt;
@@ -21,14 +21,15 @@ pub(crate) mod ttl;
 pub enum Decision {
     /// It stays.
     Keep,
-    /// A value is deleted, with every older version of its key; a merge operand goes.
+    /// Deletes a value with all older versions of its key; drops a merge operand.
     Remove,
-    /// It stays with this value (or operand).
+    /// Keeps the entry with this value (or operand).
     Change(Vec<u8>),
-    /// Everything from its key to this one, which stays, goes without a trace: no tombstone is left, so that older
-    /// versions outside the job come back to light. A key that is not behind its own means [`Self::Keep`].
+    /// Drops all keys from this entry's key up to, not including, the given key. No tombstones are left, so older
+    /// versions outside of the job become visible again. If the given key is not after the entry's key, this is
+    /// [`Self::Keep`].
     RemoveAndSkipUntil(Vec<u8>),
-    /// A value is deleted as by a single delete: for keys that are put once. A merge operand goes.
+    /// Deletes a value as a single delete does: for keys that are put only once. Drops a merge operand.
     Purge,
 }
 
@@ -40,11 +41,11 @@ pub enum TableFileCreationReason {
     Flush,
     /// A compaction.
     Compaction,
-    /// A memtable is written that an open filled from the WAL.
+    /// A memtable that was filled from the WAL during an open is written.
     Recovery,
 }
 
-/// The job that a filter is made for (RocksDB's `CompactionFilter::Context`).
+/// Information about the job that a filter is made for (RocksDB's `CompactionFilter::Context`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompactionFilterContext {
@@ -52,25 +53,25 @@ pub struct CompactionFilterContext {
     pub is_full_compaction: bool,
     /// It was asked for by `compact_range`.
     pub is_manual_compaction: bool,
-    /// The lowest level that it reads; `None` when it reads memtables.
+    /// The lowest level that it reads; `None` if it reads memtables.
     pub input_start_level: Option<u32>,
     /// The column family.
     pub column_family_id: u32,
     /// Why it writes tables.
     pub reason: TableFileCreationReason,
-    /// When it began, in microseconds since 1970, by the database's clock. A filter that decides by age and goes by
-    /// this decides alike for all entries of the job, and as a merge program does
+    /// When it began, in microseconds since 1970, by the database's clock. A filter that decides by age should use this
+    /// time: its decisions are then the same for all entries of the job, and the same as a merge program's
     /// (`Options::set_kernel_merge_program`).
     pub now_micros: u64,
-    /// What the factory said of its settings when the job was made ([`CompactionFilterFactory::option_text`]). A
-    /// factory whose settings change goes by this: then all parts of the job decide alike, wherever they run.
+    /// The factory's settings at the time when the job was made ([`CompactionFilterFactory::option_text`]). A factory
+    /// whose settings change should use these: all parts of the job then decide in the same way, wherever they run.
     pub options: String,
 }
 
-/// Decides on entries (`rocksdb::compaction_filter::CompactionFilter`). It must not wait for the database's
-/// background work, which waits for it.
+/// Decides on entries (`rocksdb::compaction_filter::CompactionFilter`). It must not wait for the database's background
+/// work, because that work waits for the filter.
 pub trait CompactionFilter: Send {
-    /// Decides on the newest version of `key`, a value. `level`: the lowest one that the job reads; 0 in a flush.
+    /// Decides on the newest version of `key`, a value. `level`: the lowest level that the job reads; 0 in a flush.
     fn filter(&mut self, level: u32, key: &[u8], value: &[u8]) -> Decision;
 
     /// Decides on a merge operand of `key`; all stay by default.
@@ -82,9 +83,9 @@ pub trait CompactionFilter: Send {
     /// Its name, for messages.
     fn name(&self) -> &str;
 
-    /// What it decides by besides its name, as text of at most 64 KiB: limits, lists, the filter that it is wrapped
-    /// around. Nothing by default. A job goes to another process or machine only where a filter of this name says the
-    /// same. It is asked once, when the filter is set.
+    /// Its settings as text of at most 64 KiB: limits, lists, the filter that it wraps. Empty by default. A job is sent
+    /// to another process or machine only if a filter of the same name has the same text there. Called once, when the
+    /// filter is set.
     fn option_text(&self) -> String {
         String::new()
     }
@@ -118,10 +119,10 @@ pub trait CompactionFilterFactory: Send {
     /// What it makes.
     type Filter: CompactionFilter + 'static;
 
-    /// A filter for one part of a job; one thread uses it.
+    /// Makes a filter for one part of a job; one thread uses it.
     fn create(&mut self, context: CompactionFilterContext) -> Self::Filter;
 
-    /// True when jobs of this kind are to be filtered; compactions only by default.
+    /// True if jobs of this kind should be filtered; by default, only compactions.
     fn should_filter_table_file_creation(&self, reason: TableFileCreationReason) -> bool {
         reason == TableFileCreationReason::Compaction
     }
@@ -129,8 +130,8 @@ pub trait CompactionFilterFactory: Send {
     /// Its name, for messages.
     fn name(&self) -> &str;
 
-    /// What its filters decide by besides its name, as [`CompactionFilter::option_text`]. It is asked for each job, and
-    /// [`create`](Self::create) is told what it said.
+    /// The settings of its filters, as [`CompactionFilter::option_text`]. Called for each job; [`create`](Self::create)
+    /// gets the result.
     fn option_text(&self) -> String {
         String::new()
     }
@@ -157,7 +158,7 @@ impl<F: CompactionFilterFactory> AnyFactory for F {
     }
 }
 
-/// A filter that all jobs share. It is asked by one thread at a time: where that is too slow, use a factory.
+/// A filter that all jobs share. Only one thread calls it at a time: if that is too slow, use a factory.
 #[derive(Clone)]
 pub struct SharedFilter {
     name: Arc<str>,
@@ -177,7 +178,7 @@ impl SharedFilter {
         &self.name
     }
 
-    /// What it decides by besides its name.
+    /// The filter's settings as text.
     pub(crate) fn options(&self) -> &str {
         &self.options
     }
@@ -212,8 +213,8 @@ impl CompactionFilter for SharedFilter {
 pub struct SharedFactory {
     name: Arc<str>,
     factory: Arc<Mutex<dyn AnyFactory>>,
-    /// Where it ends the lives of values: after so many seconds, 0 for ever. An open database changes them; they are
-    /// here as nobody can look for them in the factory itself.
+    /// For a factory that expires values: their time to live in seconds, 0 for ever. An open database can change it. It
+    /// is stored here because the factory's own type is hidden.
     pub(crate) time_to_live: Option<Arc<AtomicU64>>,
 }
 

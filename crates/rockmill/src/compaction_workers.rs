@@ -1,10 +1,11 @@
-//! Compactions on other machines: what the store asks of whoever sends them there, and what it lends for a job.
+//! Compactions on other machines: the store's interface to the code that sends jobs there, and the device that it lends
+//! for a job.
 //!
-//! The store knows no sockets. It lays a job out as data, with one device for it (`compaction/elsewhere.rs`), and asks
-//! [`CompactionWorkers`]; the crate `rockmill-offload` is such, over NVMe/TCP. Whatever comes back, the store checks it
-//! as if an enemy had sent it, and does the job itself where it does not like it.
+//! The store uses no sockets. It describes a job as data with one device (`compaction/elsewhere.rs`), and passes it to
+//! [`CompactionWorkers`]; the crate `rockmill-offload` implements that over NVMe/TCP. The store does not trust results:
+//! it checks them as if an attacker had sent them. If a check fails, it does the job itself.
 //!
-//! **The device of a job** ([`JobDevice`]) is all that a worker ever sees of the store:
+//! **A job's device** ([`JobDevice`]) is all that a worker sees of the store:
 //!
 //! ```text
 //!  offset 0                              outputs_at
@@ -12,9 +13,9 @@
 //!    read only                             from front to back, once; cannot be read
 //! ```
 //!
-//! Outputs are the files that the tables will be, so nothing is copied. They are inside of the device, behind a lock
-//! that every write takes. [`JobDevice::fence`] takes them out, for good: when it returns, no write is under way, and
-//! a later one finds nothing to write to. There is no way to put a file back.
+//! Outputs are the final table files, so nothing is copied. The device holds them behind a lock that every write takes.
+//! [`JobDevice::fence`] removes them permanently: when it returns, no write is in progress, and later writes find no
+//! file. A file cannot be put back.
 
 use std::fmt;
 use std::io;
@@ -27,13 +28,13 @@ use crate::error::Result;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a device's block: offsets and lengths are multiples of it.
+/// Block size of a device in bytes: offsets and lengths are multiples of it.
 pub const DEVICE_BLOCK: usize = 4096;
 
 /// Sends compactions to other machines.
 pub trait CompactionWorkers: Send + Sync + fmt::Debug {
-    /// A free worker for a job that reads so many bytes, which is this job's until the result is dropped. `tried`:
-    /// places of workers that failed at the same job. `None`: the job is to be done here. Quick.
+    /// Reserves a free worker for a job that reads `input_bytes` bytes, until the result is dropped. `tried`: places of
+    /// workers that failed at the same job. `None`: the job should be done here. Must be quick.
     fn take(&self, input_bytes: u64, tried: &[usize]) -> Option<Box<dyn TakenWorker + '_>>;
 
     /// Whether all workers have this code, in addition to what every Rockmill has. Jobs that call other code are done
@@ -83,37 +84,38 @@ impl fmt::Display for JobCode<'_> {
     }
 }
 
-/// A worker that is set aside for one job.
+/// A worker that is reserved for one job.
 pub trait TakenWorker: fmt::Debug {
     /// Its place in the list of workers. Asked after the job: which worker does it may be found out only then.
     fn place(&self) -> usize;
 
-    /// Has the job done. Nothing of the device is used any more when this returns; the store fences it all the same.
+    /// Runs the job on the worker. When this returns, the device must no longer be in use; the store fences it in any
+    /// case.
     ///
     /// # Errors
-    /// Whatever kept the job from being done.
+    /// The reason why the job was not done.
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone>;
 
-    /// What it gave back is of no use: it gets no job for a while.
+    /// Its result was rejected: it should get no jobs for a while.
     fn rejected(&self);
 
-    /// How the tables of its job are checked. Asked when it can change nothing of them any more.
+    /// How to check the tables of its job. Asked only after the worker can no longer change them.
     fn check(&self) -> TableCheck {
         TableCheck::All
     }
 }
 
-/// What the store reads of the tables that a worker wrote, before it takes them.
+/// How much of a worker's tables the store reads before it accepts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TableCheck {
     /// Every block and every entry.
     #[default]
     All,
-    /// Everything outside of the data, and a sample of the data blocks, the first and the last one included.
+    /// Everything except the data blocks, and a sample of these, including the first and the last one.
     Sample {
-        /// Of each hundred data blocks of a table, rounded up to whole blocks.
+        /// Percentage of a table's data blocks, rounded up to whole blocks.
         percent: u8,
-        /// Which ones. A worker must not know it before.
+        /// Selects the blocks. A worker must not be able to predict it.
         seed: u64,
     },
 }
@@ -122,15 +124,15 @@ pub enum TableCheck {
 pub struct RemoteJob<'a> {
     /// Its number in the log.
     pub number: u64,
-    /// Its spec, encoded (docs/job-spec.md). Extents are of the device.
+    /// The job's encoded spec (docs/job-spec.md). Its extents refer to the device.
     pub spec: &'a [u8],
     /// Bytes of its inputs.
     pub input_bytes: u64,
     /// Inputs, and room for outputs.
     pub device: &'a Arc<JobDevice>,
-    /// True when the job is not wanted any more.
+    /// True when the job is no longer wanted.
     pub is_stopped: &'a (dyn Fn() -> bool + Sync),
-    /// Is told how many bytes of the inputs have been merged.
+    /// Called with the number of input bytes merged so far.
     pub progress: &'a (dyn Fn(u64) + Sync),
 }
 
@@ -153,39 +155,39 @@ pub struct RemoteDone {
     pub result: Vec<u8>,
     /// Who did it, for the log.
     pub worker: String,
-    /// What that took, as the worker says. It is counted, and nothing else depends on it.
+    /// The costs that the worker reports. They are only counted; nothing else depends on them.
     pub usage: RemoteUsage,
 }
 
-/// What a job took of a worker and of the network.
+/// A job's use of the worker and of the network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RemoteUsage {
     /// CPU time of the threads that merged, in microseconds, with their reads and writes.
     pub cpu_micros: u64,
-    /// Times that the worker sent something to the job's device and waited for the answer.
+    /// How often the worker sent something to the job's device and waited for the answer.
     pub round_trips: u64,
-    /// Bytes that it sent there, without the headers of TCP.
+    /// Bytes that it sent there, without TCP's headers.
     pub sent_bytes: u64,
     /// Bytes that it received from there.
     pub received_bytes: u64,
 }
 
-/// How the file of an output is created, by its number.
+/// Creates the file of an output, by its number.
 pub(crate) type CreateOutput = Box<dyn Fn(u64) -> io::Result<Box<dyn WritableFile>> + Send + Sync>;
 
-/// Holds a worker's reads and writes up, for what goes first in the store.
+/// Delays a worker's reads and writes in favour of work that has priority in the store.
 pub(crate) trait DevicePace: Send + Sync {
-    /// Returns when so many bytes may be read.
+    /// Returns when this many bytes may be read.
     fn read(&self, bytes: u64);
 
-    /// Returns when so many bytes may be written.
+    /// Returns when this many bytes may be written.
     fn write(&self, bytes: u64);
 
-    /// How long that has taken so far, whoever waited.
+    /// The total time of these delays so far.
     fn held(&self) -> Duration;
 }
 
-/// What a worker sees of the store while it has a job. See the module.
+/// The part of the store that a worker sees during a job; see the module.
 pub struct JobDevice {
     /// Where each begins, rising.
     inputs: Vec<(u64, Arc<dyn RandomAccessFile>)>,
@@ -193,13 +195,13 @@ pub struct JobDevice {
     /// Bytes of the device for each output.
     output_bytes: u64,
     outputs: u64,
-    /// Bytes that all outputs together may have.
+    /// Most bytes of all outputs together.
     room: u64,
     create: CreateOutput,
     pace: Option<Box<dyn DevicePace>>,
     /// `None` once fenced.
     open: Mutex<Option<Written>>,
-    /// Set before that, so that reads end, too.
+    /// Set before the outputs are taken, so that reads also end.
     fenced: AtomicBool,
 }
 
@@ -213,13 +215,13 @@ struct Written {
 struct Output {
     number: u64,
     file: Option<Box<dyn WritableFile>>,
-    /// The last block, held back: how much of it belongs to the file says the result.
+    /// The last block, not yet written: the result tells how much of it belongs to the file.
     last: Vec<u8>,
     /// Bytes taken.
     taken: u64,
 }
 
-/// The file of an output that nobody else can write to any more.
+/// The file of an output to which the worker can no longer write.
 #[derive(Debug)]
 pub(crate) struct FencedOutput {
     /// Its number.
@@ -232,7 +234,7 @@ impl FencedOutput {
     /// Makes the file `size` bytes long and durable, and closes it.
     ///
     /// # Errors
-    /// Another number of blocks was written, or the file system's error.
+    /// The worker wrote a different number of blocks, or the file system failed.
     pub fn finish(mut self, size: u64) -> io::Result<()> {
         let rest = size.checked_sub(self.file.len()).and_then(|rest| usize::try_from(rest).ok());
         let Some(rest) = rest.and_then(|rest| self.last.get(..rest)).filter(|rest| !rest.is_empty()) else {
@@ -259,8 +261,8 @@ pub(crate) fn whole_blocks(bytes: u64) -> Option<u64> {
 }
 
 impl JobDevice {
-    /// A device with these inputs, each at its offset, in rising order, and room of `output_bytes` for each of
-    /// `numbers`, from `outputs_at` on; all outputs together may have `room` bytes.
+    /// Creates a device with these inputs, each at its offset, in ascending order. From `outputs_at` on, it has
+    /// `output_bytes` bytes for each of `numbers`; all outputs together may have `room` bytes.
     pub(crate) fn new(
         inputs: Vec<(u64, Arc<dyn RandomAccessFile>)>,
         outputs_at: u64,
@@ -289,7 +291,7 @@ impl JobDevice {
         Self { pace: Some(Box::new(pace)), ..self }
     }
 
-    /// How long the store itself has held reads and writes up so far: no fault of the worker's.
+    /// How long the store itself has delayed reads and writes so far, which is not the worker's fault.
     pub fn held(&self) -> Duration {
         self.pace.as_ref().map_or(Duration::ZERO, |pace| pace.held())
     }
@@ -299,12 +301,12 @@ impl JobDevice {
         self.outputs_at.saturating_add(self.outputs.saturating_mul(self.output_bytes))
     }
 
-    /// Where outputs begin; what is before cannot be written.
+    /// Where outputs begin; everything before is read-only.
     pub fn outputs_at(&self) -> u64 {
         self.outputs_at
     }
 
-    /// True once nothing can be read or written any more.
+    /// True once reads and writes are refused.
     pub fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
     }
@@ -312,7 +314,7 @@ impl JobDevice {
     /// Reads whole blocks of the inputs.
     ///
     /// # Errors
-    /// The device is fenced, the range is not one of whole blocks or not one of inputs, or the file system's error.
+    /// The device is fenced, the range is not whole blocks or not within the inputs, or the file system failed.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         if self.is_fenced() {
             return Err(fenced());
@@ -324,7 +326,7 @@ impl JobDevice {
         if let Some(pace) = &self.pace {
             pace.read(into.len() as u64);
         }
-        // Up to here the buffer is filled. Only what no input fills is set to zeros.
+        // The buffer is filled up to here. Only the parts that no input covers are set to zeros.
         let mut filled = 0;
         let first = self.inputs.partition_point(|(at, _)| *at <= offset).saturating_sub(1);
         for (at, file) in self.inputs.get(first..).unwrap_or_default().iter().take_while(|(at, _)| *at < end) {
@@ -345,10 +347,10 @@ impl JobDevice {
         Ok(())
     }
 
-    /// Writes whole blocks of one output, where the last write to it ended.
+    /// Appends whole blocks to one output: `offset` is where the last write to it ended.
     ///
     /// # Errors
-    /// The device is fenced, the range is not that, there is no more room, or the file system's error.
+    /// The device is fenced, the range is invalid, there is no more room, or the file system failed.
     pub fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let len = data.len() as u64;
         if data.is_empty() || !is_whole(offset) || !is_whole(len) {
@@ -357,7 +359,7 @@ impl JobDevice {
         if let Some(pace) = self.pace.as_ref().filter(|_| !self.is_fenced()) {
             pace.write(len);
         }
-        // Held while the file is written: a fence waits for that.
+        // Held during the write, so that a fence waits for it.
         let mut open = self.open.lock();
         let written = open.as_mut().ok_or_else(fenced)?;
         let Some(place) = offset.checked_sub(self.outputs_at) else {
@@ -386,8 +388,8 @@ impl JobDevice {
         Ok(())
     }
 
-    /// Takes all outputs that were written to. When this returns no read and no write is taken any more, and none that
-    /// changes a file is under way. Only the first call gives any.
+    /// Takes all outputs that were written to. When this returns, reads and writes are refused, and no write to a file
+    /// is in progress. Only the first call returns outputs.
     pub(crate) fn fence(&self) -> Vec<FencedOutput> {
         self.fenced.store(true, Ordering::Release);
         let written = self.open.lock().take();
@@ -501,7 +503,7 @@ mod tests {
         device.write(at(0, 2), &block).unwrap();
         device.write(at(2, 0), &block).unwrap_err();
         device.write(u64::MAX - (BLOCK - 1), &block).unwrap_err();
-        // Over the end of its own room, and over that of all.
+        // Beyond the end of its own room, and beyond that of all outputs.
         device.write(at(0, 3), &[block.clone(), block.clone()].concat()).unwrap_err();
         device.write(at(1, 0), &[block.clone(), block.clone(), block.clone()].concat()).unwrap_err();
         device.write(at(1, 0), &block).unwrap();

@@ -9,7 +9,7 @@ use rockmill_io::{Access, Clock, FileSystem, MemFileSystem, PosixFileSystem, Sys
 
 use crate::error::{Error, Result};
 
-/// Longest file that is read which holds a name or an id. An encrypting Env puts a page before it.
+/// Size limit for reading files that contain a name or an id. An encrypting Env puts a page before them.
 pub(crate) const LINE_FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// A file system and a clock (`rocksdb::Env`). Cheap to clone.
@@ -42,14 +42,14 @@ impl Default for Env {
     }
 }
 
-/// The same file system for the database in `dir`, which is there: what is made through it is as private as the
-/// directory and its CURRENT, and belongs to the directory's owner where the process may give files away.
+/// The same file system for the existing database in `dir`. Files created through it are as private as the directory
+/// and its CURRENT, and belong to the directory's owner if the process may change owners.
 pub(crate) fn for_database(fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<Arc<dyn FileSystem>> {
     let failed = |e: io::Error| Error::io(dir.display(), &e);
     let current = dir.join(filename::CURRENT);
     let mut access = fs.access(dir, &[&current]).map_err(failed)?;
     if access.is_some() && !fs.exists(&current).map_err(failed)? {
-        // What is left of a database that lost it is as good.
+        // For a database that has lost CURRENT, other remaining files serve as well.
         let is_left = |name: &String| {
             matches!(filename::parse(name), Some(FileType::Table(_) | FileType::Wal(_) | FileType::Manifest(_)))
         };
@@ -61,7 +61,7 @@ pub(crate) fn for_database(fs: &Arc<dyn FileSystem>, dir: &Path) -> Result<Arc<d
     with_access(fs, dir, access)
 }
 
-/// The same file system, with other rights for what is made through it.
+/// The same file system, with other access rights for new files.
 pub(crate) fn with_access(fs: &Arc<dyn FileSystem>, dir: &Path, access: Option<Access>) -> Result<Arc<dyn FileSystem>> {
     if access.is_none() {
         return Ok(Arc::clone(fs));
@@ -70,7 +70,7 @@ pub(crate) fn with_access(fs: &Arc<dyn FileSystem>, dir: &Path, access: Option<A
     Ok(view.unwrap_or_else(|| Arc::clone(fs)))
 }
 
-/// The rights that both leave; the owner is the first's.
+/// The rights that both grant, with the first one's owner.
 pub(crate) fn narrower(one: Option<Access>, other: Option<Access>) -> Option<Access> {
     match (one, other) {
         (Some(one), Some(other)) => Some(Access { mode: one.mode & other.mode, ..one }),
@@ -78,7 +78,7 @@ pub(crate) fn narrower(one: Option<Access>, other: Option<Access>) -> Option<Acc
     }
 }
 
-/// A file system without links below a directory.
+/// A file system that does not follow links below a directory.
 pub(crate) enum Beneath<'a> {
     /// One that has none anyway.
     Same(&'a dyn FileSystem),
@@ -97,16 +97,15 @@ impl<'a> std::ops::Deref for Beneath<'a> {
     }
 }
 
-/// The file system as it is below `dir`, where no link is followed: for directories in a directory that another may
-/// have written.
+/// The file system below `dir`, without following links: for directories to which someone else may have written.
 pub(crate) fn beneath<'a>(fs: &'a dyn FileSystem, dir: &Path) -> Result<Beneath<'a>> {
     let view = View { beneath: Some(dir.to_owned()), access: None };
     let view = fs.view(&view).map_err(|e| Error::io(dir.display(), &e))?;
     Ok(view.map_or(Beneath::Same(fs), Beneath::View))
 }
 
-/// Creates the directory and those above it that are missing, and makes their names durable: what is synced in a
-/// directory whose own name a power cut takes away would be lost with it.
+/// Creates the directory and its missing parents, and makes their names durable. Otherwise a power cut could remove a
+/// directory's name, and with it all synced files in it.
 pub(crate) fn create_dir_durably(fs: &dyn FileSystem, path: &Path) -> Result<()> {
     let (mut missing, mut at) = (Vec::new(), path);
     while !fs.exists(at).map_err(|e| Error::io(at.display(), &e))? {
@@ -114,7 +113,7 @@ pub(crate) fn create_dir_durably(fs: &dyn FileSystem, path: &Path) -> Result<()>
         let Some(parent) = at.parent() else { break };
         at = named(parent);
     }
-    // An earlier attempt may have come to here and no further. A directory above that may not be read is another's.
+    // An earlier attempt may have stopped here. A parent directory that must not be read belongs to someone else.
     if let Some(parent) = at.parent()
         && let Err(e) = fs.sync_dir(named(parent))
         && e.kind() != io::ErrorKind::PermissionDenied

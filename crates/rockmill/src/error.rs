@@ -1,4 +1,4 @@
-//! The store's error: a kind that programs can act on, and a message that people can.
+//! The store's error: a kind for programs, and a message for people.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rockmill_format::{FormatError, printable};
 use rockmill_io::error::{copy, raw_os_error};
 
-/// What kind of failure; the names are RocksDB's (`rocksdb::ErrorKind`).
+/// The kind of a failure; the names are RocksDB's (`rocksdb::ErrorKind`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -32,7 +32,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// RocksDB's words for the kind, as they begin its messages.
+    /// RocksDB's prefix of messages of this kind.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::NotFound => "NotFound",
@@ -55,10 +55,10 @@ impl ErrorKind {
     }
 }
 
-/// An error of any call of the store. Cheap to clone: background errors are handed to every later writer.
+/// An error of any call of the store. Cheap to clone, because background errors are returned to every later writer.
 ///
-/// The message is complete; [`source`](std::error::Error::source) gives the I/O or format error that it comes from, if
-/// it does. Two errors of the same kind and message are equal.
+/// The message is complete; [`source`](std::error::Error::source) returns the underlying I/O or format error, if there
+/// is one. Two errors of the same kind and message are equal.
 #[derive(Clone)]
 pub struct Error {
     inner: Box<Inner>,
@@ -86,7 +86,7 @@ impl Error {
         Self { inner: Box::new(Inner { kind, message: message.into(), cause: None }) }
     }
 
-    /// Damaged data; say which file and where.
+    /// Damaged data. The message should name the file and the place.
     pub fn corruption(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Corruption, message)
     }
@@ -101,7 +101,7 @@ impl Error {
         Self::new(ErrorKind::NotSupported, message)
     }
 
-    /// What ends waits when the database closes.
+    /// The error that ends waits when the database closes.
     pub(crate) fn closing() -> Self {
         Self::new(ErrorKind::ShutdownInProgress, "the database is being closed")
     }
@@ -132,12 +132,12 @@ impl Error {
         }
     }
 
-    /// The operating system's number of the I/O error that it comes from.
+    /// The operating system's number of the underlying I/O error.
     pub(crate) fn os_error(&self) -> Option<i32> {
         self.io_error().and_then(raw_os_error)
     }
 
-    /// The same, which comes from the I/O error of this number.
+    /// The same error, with the I/O error of this number as its cause.
     #[must_use]
     pub(crate) fn with_os_error(self, number: i32) -> Self {
         self.caused_by(Cause::Io(io::Error::from_raw_os_error(number)))
@@ -148,18 +148,18 @@ impl Error {
         self.inner.kind
     }
 
-    /// The message without the kind's words, as it was made: names of files and families in it are not escaped, as
-    /// they are where the error is displayed.
+    /// The original message, without the kind's prefix. Names of files and column families are not escaped in it; they
+    /// are when the error is displayed.
     pub fn message(&self) -> &str {
         &self.inner.message
     }
 
-    /// True when the cause is a file that is not there.
+    /// True if the cause is a missing file.
     pub fn is_missing_file(&self) -> bool {
         self.io_error().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
     }
 
-    /// True when the cause is a full disk or quota.
+    /// True if the cause is a full disk or quota.
     pub fn is_no_space(&self) -> bool {
         self.io_error().is_some_and(|e| {
             let full = matches!(raw_os_error(e), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG));
@@ -172,7 +172,7 @@ impl Error {
         self.to_string()
     }
 
-    /// The same error with words before its message.
+    /// The same error with a text before its message.
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
         self.inner.message = format!("{what}: {}", self.inner.message);
@@ -196,7 +196,7 @@ impl fmt::Debug for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Here and not where errors are made: most are never shown.
+        // Escaped here and not when errors are created: most are never shown.
         write!(f, "{}: {}", self.inner.kind.prefix(), printable::line(&self.inner.message))
     }
 }

@@ -1,14 +1,15 @@
-//! Event listeners: calls into the user's code when a store flushes, compacts, stalls or fails (RocksDB's
+//! Event listeners: the user's code, called when a store flushes, compacts, stalls or fails (RocksDB's
 //! `EventListener`).
 //!
-//! Listeners are called by the thread on which the event happened or by one that comes by soon after, with no lock of
-//! the database held. They may read and write. They must not wait for background work (`flush`, `compact_range`, an
-//! ingestion), nor for another thread that writes: it may be the work that they hold up. A panic in a listener is
-//! caught and goes to the info log.
+//! A listener is called by the thread on which the event happened, or by another thread shortly after. No lock of the
+//! database is held. Listeners may read and write. They must not wait for background work (`flush`, `compact_range`, an
+//! ingestion) or for another writing thread, because that may be the very work that their call delays. A panic in a
+//! listener is caught and written to the info log.
 //!
-//! A listener's write goes before those of other threads, and is neither stopped nor slowed: what stopped writers wait
-//! for may be the flush whose listener writes. So memtables may grow beyond their limits by what listeners write.
-//! RocksDB hangs there. What an ingestion flushes it tells when it is done, since it keeps writers away until then.
+//! A listener's write goes before those of other threads, and is neither stopped nor slowed: the flush that stopped
+//! writers wait for may be the one whose listener writes. Memtables may therefore exceed their limits by what listeners
+//! write. (RocksDB hangs in this case.) An ingestion reports its flushes only at its end, because it blocks writers
+//! until then.
 
 use std::cell::Cell;
 use std::fmt;
@@ -46,7 +47,7 @@ pub enum CompactionReason {
     PeriodicCompaction,
     RefitLevel,
     RoundRobinTtl,
-    /// Pending output of DF jobs is merged among itself; RocksDB has none such.
+    /// Pending outputs of DF jobs are merged with each other; RocksDB has no such reason.
     IntraDf,
 }
 
@@ -57,7 +58,7 @@ pub enum FlushReason {
     /// None of the others.
     #[default]
     Others,
-    /// The list of live files was asked for with a flush.
+    /// The list of live files was requested with a flush.
     GetLiveFiles,
     /// The database closes.
     ShutDown,
@@ -127,7 +128,7 @@ pub enum WriteStallCondition {
     Stopped,
 }
 
-/// A flush. `file_*`, `table_properties` and the numbers are known when it is done; a flush of which nothing survives
+/// A flush. `file_*`, `table_properties` and the numbers are known when it is done. If no entry survives the flush, it
 /// writes no file, and `file_number` is 0.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -180,25 +181,25 @@ pub struct CompactionJobStats {
     pub num_input_records: u64,
     /// Tables read.
     pub num_input_files: usize,
-    /// Of them, tables of the output level.
+    /// The part of them in the output level.
     pub num_input_files_at_output_level: usize,
     /// Entries written.
     pub num_output_records: u64,
     /// Tables written.
     pub num_output_files: usize,
-    /// `compact_range` or its kin asked for it.
+    /// Requested by `compact_range` or a similar call.
     pub is_manual_compaction: bool,
     /// Bytes of the tables read.
     pub total_input_bytes: u64,
     /// Bytes of the tables written.
     pub total_output_bytes: u64,
-    /// Entries dropped behind newer ones of their key.
+    /// Entries dropped because a newer entry of their key exists.
     pub num_records_replaced: u64,
     /// Tombstones dropped because nothing older exists.
     pub num_expired_deletion_records: u64,
 }
 
-/// A compaction. Outputs and statistics are known when it is done.
+/// A compaction. Outputs and statistics are known only at its end.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CompactionJobInfo {
@@ -206,7 +207,7 @@ pub struct CompactionJobInfo {
     pub cf_id: u32,
     /// Its name.
     pub cf_name: String,
-    /// How it ended; `Ok` while it begins.
+    /// How it ended; `Ok` at the beginning.
     pub status: Result<(), Error>,
     /// The job's number, as in the info log.
     pub job_id: u64,
@@ -248,7 +249,7 @@ pub struct TableFileCreationInfo {
     pub reason: TableFileCreationReason,
     /// Bytes.
     pub file_size: u64,
-    /// Older files that are part of the table, too, and what it refers to of each.
+    /// Older files that are also part of the table, and the part of each that it refers to.
     pub pieces: Vec<TablePiece>,
     /// The table's properties.
     pub table_properties: TableProperties,
@@ -290,7 +291,7 @@ pub struct MemTableInfo {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteStallInfo {
-    /// Name of the column family that is the cause.
+    /// Name of the column family that caused it.
     pub cf_name: String,
     /// How writers are treated now.
     pub cur: WriteStallCondition,
@@ -308,7 +309,7 @@ pub struct ExternalFileIngestionInfo {
     pub external_file_path: PathBuf,
     /// Where it is.
     pub internal_file_path: PathBuf,
-    /// Sequence number of its keys; 0 when they have none of their own.
+    /// Sequence number assigned to its keys; 0 if none was.
     pub global_seqno: SequenceNumber,
     /// Its properties.
     pub table_properties: TableProperties,
@@ -320,11 +321,11 @@ pub struct ExternalFileIngestionInfo {
 pub struct BackgroundErrorRecoveryInfo {
     /// The error that the database had.
     pub old_bg_error: Error,
-    /// The one it has now; `None` when it is well.
+    /// The error that it has now; `None` if it has recovered.
     pub new_bg_error: Option<Error>,
 }
 
-/// What a user wants to be told (RocksDB's `EventListener`); see the module. Every call does nothing by default.
+/// A listener (RocksDB's `EventListener`); see the module. By default, every call does nothing.
 pub trait EventListener: Send + Sync {
     /// A flush begins.
     fn on_flush_begin(&self, info: &FlushJobInfo) {
@@ -358,11 +359,11 @@ pub trait EventListener: Send + Sync {
     fn on_stall_conditions_changed(&self, info: &WriteStallInfo) {
         let _ = info;
     }
-    /// The database takes no more writes until it recovers.
+    /// The database refuses writes until it recovers.
     fn on_background_error(&self, reason: BackgroundErrorReason, error: &Error) {
         let _ = (reason, error);
     }
-    /// Recovery from a background error begins; false keeps it from going on by itself.
+    /// Recovery from a background error begins; false stops the automatic recovery.
     fn on_error_recovery_begin(&self, reason: BackgroundErrorReason, error: &Error) -> bool {
         let _ = (reason, error);
         true
@@ -397,7 +398,7 @@ impl Listeners {
         self.list.push(listener);
     }
 
-    /// True when nobody listens: then nothing need be gathered for them.
+    /// True if there are no listeners; events then need not be collected.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -408,7 +409,7 @@ impl Listeners {
         self.list.len()
     }
 
-    /// Tells every listener. No lock of the database may be held.
+    /// Calls every listener. The caller must not hold a lock of the database.
     pub(crate) fn notify(&self, log: &InfoLog, tell: impl Fn(&dyn EventListener)) {
         let _inside = Inside::enter();
         for listener in &self.list {
@@ -424,7 +425,7 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A call of a listener, as long as it lives.
+/// Marks a call of a listener while it exists.
 struct Inside;
 
 impl Inside {
@@ -440,7 +441,7 @@ impl Drop for Inside {
     }
 }
 
-/// True on a thread that is in a call of a listener, of whatever database: background work may wait for it.
+/// True if the thread is in a call of a listener of any database; background work may wait for that call.
 pub(crate) fn in_listener() -> bool {
     DEPTH.with(|depth| depth.get() > 0)
 }

@@ -3,7 +3,7 @@
 //! 1. A job's thread hands pieces of work (blocks to compress or decompress) to an [`Ahead`], in order, and takes the
 //!    finished pieces back in the same order.
 //! 2. The database's helpers take pieces that are not begun yet. If the job's thread wants a piece that no helper has
-//!    begun, it does that piece itself. If a helper is still at work on it, the thread does a later piece meanwhile. It
+//!    begun, it does that piece itself. If a helper is still working on it, the thread does a later piece meanwhile. It
 //!    waits only when there is nothing left to do. So no job depends on a helper, and no result depends on which thread
 //!    did the work.
 //! 3. A core counts as idle while fewer threads do background work, for all databases of the process, than there are

@@ -1,4 +1,4 @@
-//! The iterator over internal entries that memtables, tables, levels and merges all implement.
+//! The interface of iterators over internal entries, which memtables, tables, levels and merges implement.
 
 pub mod get;
 pub mod heap;
@@ -14,8 +14,8 @@ use crate::iter::seek_reads::SeekReads;
 
 /// Entries in internal-key order (RocksDB's `InternalIterator`).
 ///
-/// A fresh iterator is not valid. A failed step makes it invalid and `status` says why. `key` and `value` are read
-/// only while `valid`, and stay as they are until the next step.
+/// A new iterator is not valid. A failed step makes it invalid, and `status` returns the error. `key` and `value` may
+/// be called only while it is `valid`; they do not change until the next step.
 pub trait InternalIterator: Send {
     /// True on an entry.
     fn valid(&self) -> bool;
@@ -23,12 +23,12 @@ pub trait InternalIterator: Send {
     fn seek_to_first(&mut self);
     /// To the last entry.
     fn seek_to_last(&mut self);
-    /// To the first entry at or after `target`, an encoded internal key.
+    /// Moves to the first entry at or after `target`, an encoded internal key.
     fn seek(&mut self, target: &[u8]);
-    /// To the last entry at or before `target`.
+    /// Moves to the last entry at or before `target`.
     fn seek_for_prev(&mut self, target: &[u8]);
-    /// [`Self::seek`], or `backward` [`Self::seek_for_prev`]. Where a block has to be read for it, it may be asked for
-    /// instead: then this is called again when it was read.
+    /// [`Self::seek`], or with `backward` [`Self::seek_for_prev`]. If a block has to be read, the iterator may request
+    /// it from `reads` instead; then this is called again after the read.
     fn seek_together(&mut self, target: &[u8], backward: bool, _reads: &mut SeekReads) {
         if backward { self.seek_for_prev(target) } else { self.seek(target) }
     }
@@ -38,22 +38,22 @@ pub trait InternalIterator: Send {
     fn prev(&mut self);
     /// The current internal key.
     fn key(&self) -> &[u8];
-    /// The current value. Some iterators have it only after [`Self::prepare_value`].
+    /// The current value. Some iterators provide it only after [`Self::prepare_value`].
     fn value(&self) -> &[u8];
-    /// Makes the current value ready, where it is read when it is wanted (RocksDB's `PrepareValue`). False if that
-    /// failed: the iterator is not valid any more, and `status` says why.
+    /// Loads the current value if values are read on demand (RocksDB's `PrepareValue`). False if that failed: the
+    /// iterator is then invalid, and `status` returns the error.
     fn prepare_value(&mut self) -> bool {
         true
     }
     /// The error that ended the iteration, if one did.
     fn status(&self) -> Result<()>;
-    /// The file that the current entry is in, for messages about it; nothing for what is in memory.
+    /// The file of the current entry, for error messages; `None` for entries in memory.
     fn file(&self) -> Option<&Path> {
         None
     }
 }
 
-/// An iterator over nothing, with a status.
+/// An empty iterator with a status.
 pub struct EmptyIterator {
     status: Result<()>,
 }

@@ -1,14 +1,14 @@
-//! Merge operators: what a merge operand does to the value under it.
+//! Merge operators: how a merge operand changes the value below it.
 //!
-//! A merge writes an operand and reads nothing. The operands of a key pile up over its last value until a reader, a
-//! flush or a compaction brings them together:
+//! A merge writes an operand and reads nothing. The operands of a key accumulate above its last value until a reader, a
+//! flush or a compaction combines them:
 //!
-//! 1. a *full merge* turns a value (or nothing) and every operand over it into a value: at reads, and in compactions
-//!    that meet the value, a tombstone, or the end of the key's history;
-//! 2. a *partial merge* turns operands whose base is not there into one operand, in flushes and compactions. An
-//!    operator that cannot do it says so and the operands stay as they are.
+//! 1. a *full merge* combines a value (or no value) and all operands above it into a value: in reads, and in
+//!    compactions that find the value, a tombstone, or the end of the key's history;
+//! 2. a *partial merge* combines operands without their base into one operand, in flushes and compactions. An operator
+//!    that does not support this returns `None`, and the operands stay as they are.
 //!
-//! Operands that different snapshots see are never merged with one another on disk.
+//! On disk, operands that different snapshots see are never merged with each other.
 
 use std::fmt::Write as _;
 
@@ -22,31 +22,30 @@ pub use builtin::{MaxOperator, StringAppendOperator, UInt64AddOperator, by_name}
 
 /// How operands change values (RocksDB's `MergeOperator`).
 ///
-/// A result must depend on nothing but the arguments: when and how often operands are merged is the store's choice.
-/// A call that panics fails the read or the background job that made it, as one that returns `None` from
-/// [`full_merge`](Self::full_merge) does.
+/// A result must depend only on the arguments: the store chooses when and how often operands are merged. A call that
+/// panics, or returns `None` from [`full_merge`](Self::full_merge), makes the read or background job fail.
 pub trait MergeOperator: Send + Sync {
     /// Its name, which every table records.
     fn name(&self) -> &str;
 
-    /// The operator as OPTIONS files have it: the name, or `{id=name;property=value;}` where RocksDB has properties.
+    /// The operator's form in OPTIONS files: the name, or `{id=name;property=value;}` if RocksDB defines properties.
     fn option_text(&self) -> String {
         self.name().to_owned()
     }
 
-    /// The value that `operands`, oldest first, make of `existing`; `existing` is `None` when the key had no value.
-    /// `None` when they cannot be merged: the read or job then fails with `Corruption`.
+    /// Applies `operands`, oldest first, to `existing`, which is `None` if the key had no value. Returns `None` if they
+    /// cannot be merged; the read or job then fails with `Corruption`.
     fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &MergeOperands<'_>) -> Option<Vec<u8>>;
 
-    /// One operand that does what all of `operands`, two or more and oldest first, do. `None` when there is no such
-    /// operand: they are kept one by one.
+    /// Combines `operands` (two or more, oldest first) into one operand with the same effect. `None` if there is no
+    /// such operand: they are then kept separately.
     fn partial_merge(&self, key: &[u8], operands: &MergeOperands<'_>) -> Option<Vec<u8>> {
         let _ = (key, operands);
         None
     }
 
-    /// The name of the operator that this one is wrapped around, if it is (RocksDB's `Inner`): tables that are ingested
-    /// may have operands of that one, too.
+    /// The name of the operator that this one wraps, if any (RocksDB's `Inner`): ingested tables may also have that
+    /// operator's operands.
     fn wraps(&self) -> Option<&str> {
         None
     }
@@ -59,7 +58,7 @@ pub struct MergeOperands<'a> {
 }
 
 impl<'a> MergeOperands<'a> {
-    /// Over these operands, oldest first; for tests of operators.
+    /// Makes a list of these operands, oldest first; for tests of operators.
     pub fn new(list: &'a [&'a [u8]]) -> Self {
         Self { list }
     }
@@ -135,7 +134,7 @@ impl<F: MergeFn, P: MergeFn> MergeOperator for FnOperator<F, P> {
     }
 }
 
-/// Operands in one buffer that is used again and again, in the order in which they were met.
+/// Operands in a reused buffer, in the order in which they were found.
 #[derive(Debug, Default)]
 pub(crate) struct OperandList {
     bytes: Vec<u8>,
@@ -163,7 +162,7 @@ impl OperandList {
         self.bytes.get(begin..end).unwrap_or_default()
     }
 
-    /// All, in the order in which they were pushed.
+    /// All operands, in the order in which they were pushed.
     pub(crate) fn pushed(&self) -> Vec<&[u8]> {
         (0..self.len()).map(|i| self.get(i)).collect()
     }
@@ -174,7 +173,7 @@ impl OperandList {
     }
 }
 
-/// The value that `operands`, oldest first, make of `existing`.
+/// Applies `operands`, oldest first, to `existing`.
 pub(crate) fn full_merge(
     operator: &dyn MergeOperator,
     key: &[u8],
@@ -188,12 +187,12 @@ pub(crate) fn full_merge(
     })
 }
 
-/// One operand for all of `operands`, oldest first; `None` when the operator knows none.
+/// Combines `operands`, oldest first, into one; `None` if the operator cannot.
 pub(crate) fn partial_merge(operator: &dyn MergeOperator, key: &[u8], operands: &[&[u8]]) -> Result<Option<Vec<u8>>> {
     called(operator, key, || operator.partial_merge(key, &MergeOperands::new(operands)))
 }
 
-/// Calls an operator: a panic of its, or a result that no table can hold, is an error.
+/// Calls an operator. A panic, or a result too large for a table, is an error.
 fn called(operator: &dyn MergeOperator, key: &[u8], call: impl FnOnce() -> Option<Vec<u8>>) -> Result<Option<Vec<u8>>> {
     let _timer = perf::time(PerfMetric::MergeOperatorTimeNanos);
     let merged = in_words(call).map_err(|text| failure(operator, key, format_args!("it panicked: {text}")))?;
@@ -210,7 +209,7 @@ fn failure(operator: &dyn MergeOperator, key: &[u8], why: std::fmt::Arguments<'_
     Error::corruption(message)
 }
 
-/// A read met operands of `key` and has nothing to merge them with.
+/// The error of a read that found operands of `key` without having a merge operator.
 #[cold]
 pub(crate) fn missing(key: &[u8]) -> Error {
     Error::invalid_argument(format!(

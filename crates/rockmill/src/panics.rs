@@ -1,4 +1,4 @@
-//! Panics of jobs and of users' code as errors, so that the store can say what happened and go read-only.
+//! Turns panics of jobs and of users' code into errors, so that the store can report them and become read-only.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -12,13 +12,13 @@ fn words(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }
 
-/// Runs `call`; its panic is given in words.
+/// Runs `call`; returns the message if it panics.
 #[inline]
 pub(crate) fn in_words<T>(call: impl FnOnce() -> T) -> std::result::Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| words(&*panic))
 }
 
-/// Runs `call`; its panic is an error that says that `what` panicked.
+/// Runs `call`; if it panics, returns an error that says that `what` panicked.
 #[inline]
 pub(crate) fn caught<T>(what: impl Display, call: impl FnOnce() -> T) -> Result<T> {
     in_words(call).map_err(|words| Error::new(ErrorKind::Aborted, format!("{what} panicked: {words}")))

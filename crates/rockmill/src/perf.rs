@@ -1,4 +1,4 @@
-//! What operations of the calling thread cost, and what memory the store takes (`rocksdb::perf`).
+//! The cost of the calling thread's operations, and the store's memory usage (`rocksdb::perf`).
 
 pub use crate::db::{MemoryUsageStats, get_memory_usage_stats};
 pub use crate::perf_context::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};

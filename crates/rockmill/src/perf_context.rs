@@ -1,7 +1,7 @@
 //! What the calling thread's operations cost, counted for that thread alone (RocksDB's perf context).
 //!
-//! Off unless [`set_perf_stats`] says otherwise; each place that would count then costs one read of a thread-local
-//! byte. Times are of the system's clock, whatever clock the database has.
+//! Off by default ([`set_perf_stats`]); each counting place then costs one read of a thread-local byte. Times come from
+//! the system's clock, even if the database has another one.
 //!
 //! ```
 //! use rockmill::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
@@ -39,7 +39,7 @@ pub enum PerfStatsLevel {
     Disable = 1,
     /// Counts.
     EnableCount = 2,
-    /// Counts and times, but for the time spent waiting for locks.
+    /// Counts and times, except the time spent waiting for locks.
     EnableTimeExceptForMutex = 3,
     /// The same: CPU time is not measured here.
     EnableTimeAndCPUTimeExceptForMutex = 4,
@@ -49,8 +49,8 @@ pub enum PerfStatsLevel {
 
 macro_rules! metrics {
     ($($(#[$doc:meta])* $variant:ident($name:literal),)*) => {
-        /// What is counted (`rocksdb::perf::PerfMetric`): the metrics of RocksDB's perf context that move here. Times
-        /// are in nanoseconds.
+        /// The metrics (`rocksdb::perf::PerfMetric`): those of RocksDB's perf context that Rockmill counts. Times are
+        /// in nanoseconds.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum PerfMetric {
@@ -88,13 +88,13 @@ metrics! {
     GetReadBytes("get_read_bytes"),
     /// Bytes of values that `multi_get` gave.
     MultigetReadBytes("multiget_read_bytes"),
-    /// Bytes of keys and values that iterators gave.
+    /// Bytes of keys and values that iterators returned.
     IterReadBytes("iter_read_bytes"),
-    /// Entries that iterators passed over: older versions of a key and tombstones.
+    /// Entries that iterators skipped: older versions of a key and tombstones.
     InternalKeySkippedCount("internal_key_skipped_count"),
     /// Of them, tombstones.
     InternalDeleteSkippedCount("internal_delete_skipped_count"),
-    /// Entries passed over because they are newer than what the iterator sees.
+    /// Entries skipped because they are newer than the iterator's snapshot.
     InternalRecentSkippedCount("internal_recent_skipped_count"),
     /// Merge operands that iterators merged.
     InternalMergeCount("internal_merge_count"),
@@ -110,13 +110,13 @@ metrics! {
     SeekOnMemtableCount("seek_on_memtable_count"),
     /// Steps of iterators in memtables to the next entry.
     NextOnMemtableCount("next_on_memtable_count"),
-    /// Steps of iterators in memtables to the entry before.
+    /// Steps of iterators in memtables to the previous entry.
     PrevOnMemtableCount("prev_on_memtable_count"),
     /// Seeks of iterators in one memtable, table of L0 or level.
     SeekChildSeekCount("seek_child_seek_count"),
     /// Time of seeks of iterators in all of them.
     SeekInternalSeekTime("seek_internal_seek_time"),
-    /// Time that iterators took from an entry to the next key that is visible.
+    /// Time that iterators took to find the next visible key.
     FindNextUserEntryTime("find_next_user_entry_time"),
     /// Time of writes to the WAL.
     WriteWalTime("write_wal_time"),
@@ -130,7 +130,7 @@ metrics! {
     FindTableNanos("find_table_nanos"),
     /// Memtables' filters that let a key or prefix through.
     BloomMemtableHitCount("bloom_memtable_hit_count"),
-    /// Memtables' filters that held a key or prefix off.
+    /// Memtables' filters that excluded a key or prefix.
     BloomMemtableMissCount("bloom_memtable_miss_count"),
     /// Filters that let a key through.
     BloomSstHitCount("bloom_sst_hit_count"),
@@ -151,7 +151,7 @@ thread_local! {
     };
 }
 
-/// Sets how much the calling thread counts from now on.
+/// Sets what the calling thread counts from now on.
 pub fn set_perf_stats(level: PerfStatsLevel) {
     PERF.with(|p| p.level.set(level as u8));
 }
@@ -179,7 +179,7 @@ pub(crate) fn now_nanos() -> u64 {
     CLOCK.monotonic_nanos()
 }
 
-/// Adds the time until it is dropped to a counter, if the calling thread measures times.
+/// Measures the time until it is dropped and adds it to a counter, if the calling thread measures times.
 #[must_use]
 pub(crate) struct Timer {
     began: Option<u64>,
@@ -202,10 +202,10 @@ impl Drop for Timer {
     }
 }
 
-/// The counters of the calling thread (`rocksdb::perf::PerfContext`). Every context of a thread shows the same ones.
+/// The counters of the calling thread (`rocksdb::perf::PerfContext`). All contexts of a thread show the same counters.
 #[derive(Debug, Default)]
 pub struct PerfContext {
-    /// Not `Send`: it speaks of one thread.
+    /// Not `Send`: it belongs to one thread.
     _thread: PhantomData<*const ()>,
 }
 
@@ -220,7 +220,8 @@ impl PerfContext {
         PERF.with(|p| p.counters[metric as usize].get())
     }
 
-    /// The counters in RocksDB's text form, `name = value, ...`; with `exclude_zero_counters` only those that moved.
+    /// The counters in RocksDB's text form, `name = value, ...`; with `exclude_zero_counters`, only those that are not
+    /// 0.
     pub fn report(&self, exclude_zero_counters: bool) -> String {
         let mut text = String::new();
         for &metric in PerfMetric::ALL {

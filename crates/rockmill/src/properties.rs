@@ -4,17 +4,17 @@ macro_rules! names {
     ($($(#[$doc:meta])* $name:ident = $text:literal;)*) => {
         $($(#[$doc])* pub const $name: &str = concat!("rocksdb.", $text);)*
 
-        /// All of them; those of a level and those of Rockmill alone are not among them.
+        /// All names, except those of levels and Rockmill's own.
         pub const ALL: &[&str] = &[$($name),*];
     };
 }
 
-/// Text: tables in a level. `None` for a level that the column family has not.
+/// Text: tables in a level. `None` for a level that the column family does not have.
 pub fn num_files_at_level(level: usize) -> String {
     format!("rocksdb.num-files-at-level{level}")
 }
 
-/// Text: bytes of keys and values in a level over bytes of its tables; `-1` where the level is empty.
+/// Text: bytes of a level's keys and values divided by bytes of its tables; `-1` if the level is empty.
 pub fn compression_ratio_at_level(level: usize) -> String {
     format!("rocksdb.compression-ratio-at-level{level}")
 }
@@ -24,66 +24,70 @@ pub fn aggregated_table_properties_at_level(level: usize) -> String {
     format!("rocksdb.aggregated-table-properties-at-level{level}")
 }
 
-/// Text, Rockmill's own: the engine that compactions and flushes have, and behind a comma why it is not the one that
-/// was asked for.
+/// Text, Rockmill's own: the engine of compactions and flushes; if it is not the requested one, the reason follows
+/// after a comma.
 pub const MERGE_ENGINE: &str = "rockmill.merge-engine";
 
-/// Number, Rockmill's own: bytes set up for reads and writes in flight of jobs and of batches of lookups, those kept
-/// for the next ones included.
+/// Number, Rockmill's own: bytes of memory for reads and writes in flight, of jobs and of batches of lookups, including
+/// memory kept for the next ones.
 pub const IO_MEMORY: &str = "rockmill.io-memory";
 
-/// Number, Rockmill's own: bytes that merge programs in the kernel work on (`merge_engine=kernel`), those kept for the
-/// next ones included. All databases of a process share them and say the same; 0 where this one has not used any.
+/// Number, Rockmill's own: bytes of memory of merge programs in the kernel (`merge_engine=kernel`), including memory
+/// kept for the next ones. All databases of a process share this memory and show the same number; 0 if this one has not
+/// used any.
 pub const KERNEL_MEMORY: &str = "rockmill.kernel-memory";
 
-/// Rockmill's own: bytes of memtables that are gone, kept for those to come; of the database, not of a column family.
+/// Rockmill's own: bytes of dropped memtables, kept for new ones; of the database, not of a column family.
 pub const KEPT_MEMTABLE_MEMORY: &str = "rockmill.kept-memtable-memory";
 
-/// Rockmill's own: how often a compaction that had written a megabyte waited for a flush that writers would soon have
-/// waited for; of the database, not of a column family.
+/// Rockmill's own: how often a compaction that had just written a megabyte paused for a flush that writers would soon
+/// have waited for; of the database, not of a column family.
 pub const COMPACTIONS_GAVE_WAY: &str = "rockmill.compactions-gave-way";
 
-/// Rockmill's own: microseconds that flushes and compactions left the device to users' reads; of the
-/// database, not of a column family.
+/// Rockmill's own: microseconds that flushes and compactions paused in favour of users' reads; of the database, not of
+/// a column family.
 pub const COMPACTIONS_WAITED_FOR_READS: &str = "rockmill.compactions-waited-for-reads-micros";
 
-/// Rockmill's own: bytes per second that compactions can take in, as far as write control has learned it; 0 as long as
-/// no tree changed. Of the database, not of a column family.
+/// Rockmill's own: bytes per second that compactions can absorb, as estimated by write control; 0 until a tree has
+/// changed. Of the database, not of a column family.
 pub const SUSTAINED_WRITE_RATE: &str = "rockmill.sustained-write-rate";
 
-/// Number, Rockmill's own: tables of the column family that consist of several files, of which others may share some.
+/// Number, Rockmill's own: tables of the column family that consist of several files, some of which may be shared with
+/// other tables.
 pub const TABLES_WITH_PIECES: &str = "rockmill.tables-with-pieces";
 
-/// Number, Rockmill's own: files that tables have besides their own, each once, however many tables have it.
+/// Number, Rockmill's own: files that tables use in addition to their own; each counts once, even if several tables use
+/// it.
 pub const PIECE_FILES: &str = "rockmill.piece-files";
 
 /// Number, Rockmill's own: bytes of the files of [`PIECE_FILES`].
 pub const PIECE_FILES_SIZE: &str = "rockmill.piece-files-size";
 
 /// Number, Rockmill's own: bytes of the files of [`PIECE_FILES`] that some table refers to. The rest is garbage, which
-/// compactions clean up in time.
+/// compactions remove over time.
 pub const PIECE_FILES_LIVE_SIZE: &str = "rockmill.piece-files-live-size";
 
-/// Number, Rockmill's own: bytes of memory in which the column family's open TPH tables find their keys: functions,
-/// signatures, locators, and where blocks are. Divide it by [`TPH_KEYS`].
+/// Number, Rockmill's own: bytes of memory of the key indexes of the column family's open TPH tables: functions,
+/// signatures, locators, and positions of blocks. Divide it by [`TPH_KEYS`] for bytes per key.
 pub const TPH_INDEX_MEMORY: &str = "rockmill.tph-index-memory";
 
-/// Number, Rockmill's own: live user keys in the column family's open TPH tables; one that several tables have counts
-/// for each.
+/// Number, Rockmill's own: live user keys in the column family's open TPH tables; a key in several tables counts
+/// several times.
 pub const TPH_KEYS: &str = "rockmill.tph-keys";
 
-/// Number, Rockmill's own: so many full index tables of a tier in a row become one now (`index_merge_trigger_num`, as
-/// the queues have moved it); 0: none are merged. This one and the next eight are 0 without a `fast_capacity`.
+/// Number, Rockmill's own: how many consecutive full index tables of a tier are merged into one at present
+/// (`index_merge_trigger_num`, as adjusted by queue lengths); 0: none are merged. This one and the next eight are 0
+/// without a `fast_capacity`.
 pub const INDEX_MERGE_TRIGGER: &str = "rockmill.index-merge-trigger";
 
-/// Number, Rockmill's own: memory of full index tables at which they are flushed now (`data_flush_trigger_size`, as the
-/// queues have moved it).
+/// Number, Rockmill's own: memory of full index tables at which they are flushed at present (`data_flush_trigger_size`,
+/// as adjusted by queue lengths).
 pub const DATA_FLUSH_TRIGGER_SIZE: &str = "rockmill.data-flush-trigger-size";
 
-/// Number, Rockmill's own: so many times what the options say levels may hold now: 1, 2 or 4.
+/// Number, Rockmill's own: the factor by which levels may at present exceed the sizes in the options: 1, 2 or 4.
 pub const LEVEL_CAPACITY_FACTOR: &str = "rockmill.level-capacity-factor";
 
-/// Number, Rockmill's own: full index tables of one tier in a row, the most.
+/// Number, Rockmill's own: the largest number of consecutive full index tables of one tier.
 pub const INDEX_MERGE_QUEUE: &str = "rockmill.index-merge-queue";
 
 /// Number, Rockmill's own: memory of full index tables that wait for a flush.
@@ -92,13 +96,13 @@ pub const DATA_FLUSH_QUEUE_SIZE: &str = "rockmill.data-flush-queue-size";
 /// Number, Rockmill's own: how often the triggers of index tables changed. `rocksdb.stats` has the reasons.
 pub const INDEX_SCHEDULE_CHANGES: &str = "rockmill.index-schedule-changes";
 
-/// Number, Rockmill's own: how often of these a core was short.
+/// Number, Rockmill's own: how many of these changes were made because CPU cores were short.
 pub const INDEX_SCHEDULE_CHANGES_CORE: &str = "rockmill.index-schedule-changes-core";
 
-/// Number, Rockmill's own: how often of these the device was short.
+/// Number, Rockmill's own: how many of these changes were made because the device was short.
 pub const INDEX_SCHEDULE_CHANGES_DEVICE: &str = "rockmill.index-schedule-changes-device";
 
-/// Number, Rockmill's own: how often of these nothing was short for a minute.
+/// Number, Rockmill's own: how many of these changes were made because nothing was short for a minute.
 pub const INDEX_SCHEDULE_CHANGES_IDLE: &str = "rockmill.index-schedule-changes-idle";
 
 /// Rockmill's own: the longest time that one write was delayed or stopped since the database was opened, in
@@ -110,9 +114,9 @@ names! {
     STATS = "stats";
     /// Text: the tables of each level with their sizes, sequence numbers and keys.
     SSTABLES = "sstables";
-    /// Text: what jobs did to each level since the database was opened.
+    /// Text: the work of jobs per level since the database was opened.
     CFSTATS = "cfstats";
-    /// Text: the same; latencies of reads by level are not measured here.
+    /// Text: the same; Rockmill does not measure read latencies by level.
     CFSTATS_NO_FILE_HISTOGRAM = "cfstats-no-file-histogram";
     /// Text: what was written since the database was opened.
     DBSTATS = "dbstats";
@@ -148,9 +152,9 @@ names! {
     NUM_DELETES_IMM_MEM_TABLES = "num-deletes-imm-mem-tables";
     /// About how many keys there are.
     ESTIMATE_NUM_KEYS = "estimate-num-keys";
-    /// Bytes of index, filter and tombstones of open tables, outside of the block cache.
+    /// Bytes of indexes, filters and tombstones of open tables, outside of the block cache.
     ESTIMATE_TABLE_READERS_MEM = "estimate-table-readers-mem";
-    /// 1 unless the deletion of files is held off.
+    /// 1 unless the deletion of files is disabled.
     IS_FILE_DELETIONS_ENABLED = "is-file-deletions-enabled";
     /// Snapshots that are held.
     NUM_SNAPSHOTS = "num-snapshots";
@@ -160,19 +164,19 @@ names! {
     OLDEST_SNAPSHOT_SEQUENCE = "oldest-snapshot-sequence";
     /// Versions of the tree that are current or in use by a reader.
     NUM_LIVE_VERSIONS = "num-live-versions";
-    /// Times that what a reader sees was replaced: by a new memtable or a new version.
+    /// How often the state that readers see was replaced, by a new memtable or a new version.
     CURRENT_SUPER_VERSION_NUMBER = "current-super-version-number";
     /// Bytes of the tables that hold the newest data of their key range.
     ESTIMATE_LIVE_DATA_SIZE = "estimate-live-data-size";
     /// Number of the oldest WAL that is needed.
     MIN_LOG_NUMBER_TO_KEEP = "min-log-number-to-keep";
-    /// Tables with at least this number are kept, whether in use or not.
+    /// Tables with this number or a larger one are kept, even if they are not in use.
     MIN_OBSOLETE_SST_NUMBER_TO_KEEP = "min-obsolete-sst-number-to-keep";
     /// Bytes of the tables of all live versions.
     TOTAL_SST_FILES_SIZE = "total-sst-files-size";
     /// Bytes of the tables of the current version.
     LIVE_SST_FILES_SIZE = "live-sst-files-size";
-    /// Bytes of the tables that nothing uses any more and that wait to be deleted, of all column families.
+    /// Bytes of obsolete tables that wait to be deleted, of all column families.
     OBSOLETE_SST_FILES_SIZE = "obsolete-sst-files-size";
     /// Always 0: there are no blob files.
     NUM_BLOB_FILES = "num-blob-files";
@@ -185,20 +189,20 @@ names! {
     /// The level that L0 is compacted into; with universal and FIFO compaction RocksDB's -1, which as a `u64` is
     /// 18446744073709551615.
     BASE_LEVEL = "base-level";
-    /// Bytes that compactions must still rewrite until the tree has its shape.
+    /// Estimated bytes that compactions still have to rewrite until the tree has its intended shape.
     ESTIMATE_PENDING_COMPACTION_BYTES = "estimate-pending-compaction-bytes";
     /// Text: properties of the tables, added up.
     AGGREGATED_TABLE_PROPERTIES = "aggregated-table-properties";
-    /// Bytes per second that writers get now; 0 when they run free.
+    /// Bytes per second to which writers are limited now; 0 if they are not.
     ACTUAL_DELAYED_WRITE_RATE = "actual-delayed-write-rate";
     /// 1 when writers wait.
     IS_WRITE_STOPPED = "is-write-stopped";
-    /// Bytes that the block cache may hold. Like the two below, none where there is no block cache.
+    /// Capacity of the block cache in bytes. Like the two below, `None` without a block cache.
     BLOCK_CACHE_CAPACITY = "block-cache-capacity";
     /// Bytes that it holds.
     BLOCK_CACHE_USAGE = "block-cache-usage";
-    /// Of them, bytes that are in use by readers.
+    /// The part of them that readers are using.
     BLOCK_CACHE_PINNED_USAGE = "block-cache-pinned-usage";
-    /// Text: all statistics; none where they are not enabled.
+    /// Text: all statistics; `None` if they are not enabled.
     OPTIONS_STATISTICS = "options-statistics";
 }

@@ -1,15 +1,15 @@
 //! Bounds the bytes per second that background work writes (and, if asked, reads), by priority: RocksDB's
 //! `GenericRateLimiter`.
 //!
-//! 1. Time is cut into periods (`refill_period_us`). Each gives `rate * period` bytes; what a period leaves over is
-//!    there for the first requests of the next.
-//! 2. A request that finds enough bytes takes them and returns. Otherwise it queues up behind its priority's others.
-//! 3. One of those who wait, the leader, sleeps until the period ends, then hands the new bytes out:
-//!    [`IoPriority::User`] first, then High, Mid, Low; once in `fairness` times a lower one goes first, so that none
-//!    starves. A request may get its bytes over several periods.
-//! 4. Waits end when the database that asked is closing; what is then left of the request goes through unlimited.
+//! 1. Time is cut into periods (`refill_period_us`). Each period provides `rate * period` bytes; unused bytes are
+//!    available to the first requests of the next period.
+//! 2. A request that finds enough bytes takes them and returns. Otherwise it joins the queue of its priority.
+//! 3. One of the waiting threads, the leader, sleeps until the period ends. It then hands out the new bytes:
+//!    [`IoPriority::User`] first, then High, Mid, Low. Once in `fairness` times a lower priority goes first, so that
+//!    none starves. A request may get its bytes over several periods.
+//! 4. Waits end when the requesting database is closing; the rest of the request then goes through without a limit.
 //!
-//! Sleeps are short (`SLICE`), so that everybody sees a shutdown soon. Time comes from a [`Clock`].
+//! Sleeps are short (`SLICE`), so that all threads notice a shutdown soon. Time comes from a [`Clock`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,7 +34,7 @@ pub enum IoPriority {
     Mid = 1,
     /// Flushes.
     High = 2,
-    /// What users wait for: flushes and compactions while writers are delayed or stopped.
+    /// Work that users wait for: flushes and compactions while writers are delayed or stopped.
     User = 3,
 }
 
@@ -43,8 +43,7 @@ impl IoPriority {
     pub const ALL: [Self; 4] = [Self::Low, Self::Mid, Self::High, Self::User];
 }
 
-/// What a rate limiter counts (RocksDB's `RateLimiter::Mode`), with the names of the `rocksdb` crate. Reads,
-/// writes and both are all there is.
+/// What a rate limiter counts (RocksDB's `RateLimiter::Mode`), with the names of the `rocksdb` crate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RateLimiterMode {
     /// Reads of compactions.
@@ -68,21 +67,22 @@ impl RateLimiterMode {
     }
 }
 
-/// Longest sleep before a waiter looks at its stop flag again: so long closing a database may have to wait. Measured: a
-/// wake-up takes 24 us of CPU, so a waiter takes 0.24 % of a core; with half of it 0.43 %, with twice of it 0.13 %.
+/// Longest sleep before a waiter checks its stop flag again; closing a database may have to wait this long. Measured: a
+/// wake-up takes 24 us of CPU, so a waiter uses 0.24 % of a core. With half of this value it uses 0.43 %, with twice
+/// this value 0.13 %.
 const SLICE: Duration = Duration::from_millis(10);
-/// Periods after which an auto-tuned limiter looks at its rate. This and the next four are RocksDB's
+/// Periods between adjustments of an auto-tuned limiter. This and the next four values are RocksDB's
 /// (`GenericRateLimiter`: `kRefillsPerTune`, `kAllowedRangeFactor`, `kAdjustFactorPct`, `kLowWatermarkPct`,
-/// `kHighWatermarkPct`), so that an auto-tuned limiter does what its users know.
+/// `kHighWatermarkPct`), so that an auto-tuned limiter behaves as in RocksDB.
 const PERIODS_PER_TUNE: u64 = 100;
-/// An auto-tuned rate is at least the largest one over this.
+/// An auto-tuned rate is at least the largest rate divided by this.
 const TUNE_RANGE: i64 = 20;
-/// Percent by which it moves, and percent of drained periods below and above which it does.
+/// Step of a change in percent, and the percentages of drained periods below and above which the rate changes.
 const TUNE_STEP: i64 = 5;
 const TUNE_LOW: u64 = 50;
 const TUNE_HIGH: u64 = 90;
 
-/// Bounds bytes per second; see the module's text. Share it over databases by cloning the `Arc`.
+/// Bounds bytes per second; see the module. To share it between databases, clone the `Arc`.
 pub struct RateLimiter {
     clock: Arc<dyn Clock>,
     mode: RateLimiterMode,
@@ -106,8 +106,8 @@ struct State {
     led: bool,
     requests: [u64; 4],
     bytes: [u64; 4],
-    /// Of an auto-tuned limiter: the largest rate, when it was last tuned, and in how many periods since then somebody
-    /// had to wait.
+    /// For an auto-tuned limiter: the largest rate, the time of the last adjustment, and in how many periods since then
+    /// a request had to wait.
     rate_max: i64,
     tuned_us: u64,
     drains: u64,
@@ -123,11 +123,12 @@ struct Waiting {
 }
 
 impl RateLimiter {
-    /// A limiter of `rate_bytes_per_sec` that hands bytes out every `refill_period_us` (RocksDB's default: 100,000).
-    /// Larger periods make bursts, smaller ones cost CPU. A lower priority goes first once in `fairness` periods
-    /// (RocksDB's default: 10). All three must be above 0; opening a database with others is refused.
+    /// Creates a limiter of `rate_bytes_per_sec` that hands out bytes every `refill_period_us` (RocksDB's default:
+    /// 100,000). Longer periods cause bursts, shorter ones cost CPU time. A lower priority goes first once in
+    /// `fairness` periods (RocksDB's default: 10). All three must be above 0; a database does not open with other
+    /// values.
     ///
-    /// With `auto_tuned` the rate moves between a twentieth of `rate_bytes_per_sec` and all of it, following demand.
+    /// With `auto_tuned`, the rate follows demand, between a twentieth of `rate_bytes_per_sec` and all of it.
     pub fn new(
         rate_bytes_per_sec: i64,
         refill_period_us: i64,
@@ -139,7 +140,7 @@ impl RateLimiter {
         Self::with_clock(rate_bytes_per_sec, refill_period_us, fairness, mode, auto_tuned, clock)
     }
 
-    /// [`Self::new`] with a source of time, for tests.
+    /// [`Self::new`] with a given clock, for tests.
     pub fn with_clock(
         rate_bytes_per_sec: i64,
         refill_period_us: i64,
@@ -181,7 +182,7 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// What it limits.
+    /// The kinds of I/O that it limits.
     pub fn mode(&self) -> RateLimiterMode {
         self.mode
     }
@@ -202,7 +203,7 @@ impl RateLimiter {
         Ok(())
     }
 
-    /// Bytes of one period: what one request gets at once at most (`GetSingleBurstBytes`).
+    /// Bytes of one period: the most that one request gets at once (`GetSingleBurstBytes`).
     pub fn single_burst_bytes(&self) -> i64 {
         let bytes = i128::from(self.bytes_per_second()) * i128::from(self.refill_period_us) / 1_000_000;
         i64::try_from(bytes).unwrap_or(i64::MAX).max(1)
@@ -232,8 +233,8 @@ impl RateLimiter {
         self.request_until(bytes, priority, &|| false);
     }
 
-    /// Waits until `bytes` may go through, or `stop` says that nobody waits for it any more. Gives how many periods
-    /// the caller waited out for everybody, because all of their bytes were gone.
+    /// Waits until `bytes` may go through, or `stop` says that the caller need not wait any more. Returns how many
+    /// periods the caller, as leader, waited for because their bytes were used up.
     pub(crate) fn request_until(&self, bytes: u64, priority: IoPriority, stop: &dyn Fn() -> bool) -> u64 {
         let mut left = i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut drains = 0;
@@ -285,7 +286,7 @@ impl RateLimiter {
                 break;
             }
         }
-        // One of those left must lead now.
+        // One of the remaining threads must lead now.
         self.changed.notify_all();
         drains
     }
@@ -323,7 +324,7 @@ impl RateLimiter {
         }
     }
 
-    /// Moves the rate of an auto-tuned limiter: down while few periods run dry, up while nearly all do.
+    /// Adjusts the rate of an auto-tuned limiter: down if few periods are drained, up if nearly all are.
     fn tune(&self, state: &mut State) {
         let period = self.refill_period_us.max(1) as u64;
         let now = self.now_us();
@@ -378,12 +379,12 @@ impl fmt::Debug for RateLimiter {
     }
 }
 
-/// How one job asks a limiter: with which priority, and until when.
+/// How a job uses a limiter: its priority, and when it stops waiting.
 #[derive(Debug, Clone)]
 pub(crate) struct Limit {
     pub limiter: Arc<RateLimiter>,
     pub priority: IoPriority,
-    /// Writers wait for background work: it asks as [`IoPriority::User`].
+    /// Writers wait for background work, so it uses [`IoPriority::User`].
     pub writers_wait: Arc<AtomicBool>,
     /// The store closes.
     pub stop: Arc<AtomicBool>,
@@ -401,7 +402,7 @@ impl Limit {
         }
     }
 
-    /// Bytes to ask for at once where writes are gathered to `buffer` bytes.
+    /// Bytes to request at once if writes are buffered up to `buffer` bytes.
     pub fn chunk(&self, buffer: usize) -> usize {
         let burst = usize::try_from(self.limiter.single_burst_bytes()).unwrap_or(usize::MAX);
         let buffer = if buffer == 0 { 1 << 20 } else { buffer };
@@ -431,7 +432,7 @@ mod tests {
         }
         limiter.request(250_000, IoPriority::High); // more than a burst
         let took = clock.monotonic_nanos() as f64 / 1e9;
-        // The first period's bytes are there at once.
+        // The first period's bytes are available immediately.
         assert!((took - 3.15).abs() < 0.11, "{took} s for 3.25 MB at 1 MB/s");
         assert_eq!(limiter.total_bytes_through(None), 3_250_000);
         assert_eq!(limiter.total_bytes_through(Some(IoPriority::High)), 250_000);
@@ -461,7 +462,7 @@ mod tests {
         assert_eq!(tiny.total_bytes_through(None), 3);
     }
 
-    /// Queues up what does not fit, as if so many threads waited, and begins a period.
+    /// Queues the requests that do not fit, as if each were a waiting thread, and begins a period.
     fn refill_with(limiter: &RateLimiter, waiting: &[(IoPriority, i64)]) -> Vec<i64> {
         let mut state = limiter.state.lock();
         for (i, &(p, bytes)) in waiting.iter().enumerate() {
@@ -493,9 +494,9 @@ mod tests {
             assert_eq!(left.iter().sum::<i64>(), 140_000);
             low_had_some += u32::from(left[0] < 60_000);
         }
-        // One in a hundred: both dice must fall so.
+        // One in a hundred: both random choices must turn out this way.
         assert!((1..60).contains(&low_had_some), "{low_had_some}");
-        // Within a priority in order of arrival, the last in parts.
+        // Within a priority in order of arrival; the last one in parts.
         assert_eq!(refill_with(&l, &[(Low, 70_000), (Low, 70_000), (Low, 1)]), [0, 40_000, 1]);
     }
 

@@ -23,7 +23,7 @@ use crate::table::{TableBuilder, TableBuilderOptions};
 
 /// Version of the tables written here: it may be given a global sequence number.
 const VERSION: u32 = 2;
-/// What stands where other tables have their database's id.
+/// Takes the place of the database's id in other tables.
 const DB_ID: &str = "SST Writer";
 /// Keys and values are shorter than this (their length is a 32-bit varint, and a key gets eight more bytes).
 const LENGTH_MAX: usize = u32::MAX as usize - 8;
@@ -36,13 +36,13 @@ const SEQ: SequenceNumber = 0;
 pub struct ExternalSstFileInfo {
     /// Where it is.
     pub file_path: PathBuf,
-    /// Smallest user key of the point entries; empty without any.
+    /// Smallest user key of the point entries; empty if there are none.
     pub smallest_key: Vec<u8>,
-    /// Largest user key of the point entries; empty without any.
+    /// Largest user key of the point entries; empty if there are none.
     pub largest_key: Vec<u8>,
-    /// First user key that a range tombstone deletes; empty without any.
+    /// First user key that a range tombstone deletes; empty if there are none.
     pub smallest_range_del_key: Vec<u8>,
-    /// End of the last range tombstone, not deleted itself; empty without any.
+    /// End of the last range tombstone (exclusive); empty if there are none.
     pub largest_range_del_key: Vec<u8>,
     /// Size in bytes.
     pub file_size: u64,
@@ -79,10 +79,10 @@ pub struct SstFileWriter<'a> {
     column_family: Option<(u32, String)>,
     session_id: String,
     next_number: u64,
-    /// Each value and merge operand is written with the time behind it, as a database with a time to live has them.
+    /// Appends the time to each value and merge operand, as in a database with a time to live.
     with_times: bool,
     open: Option<OpenTable>,
-    /// Of the last table, once it is finished.
+    /// Size of the last finished table.
     finished_size: u64,
 }
 
@@ -101,7 +101,8 @@ impl std::fmt::Debug for SstFileWriter<'_> {
 }
 
 impl<'a> SstFileWriter<'a> {
-    /// A writer of tables with these options: comparator, compression, those of tables. The file system is theirs too.
+    /// Creates a writer of tables with these options: comparator, compression, table options. It uses their file
+    /// system, too.
     pub fn create(options: &'a Options) -> Self {
         Self {
             cmp: InternalKeyComparator::new(Arc::clone(&options.cf.comparator)),
@@ -115,16 +116,16 @@ impl<'a> SstFileWriter<'a> {
         }
     }
 
-    /// As [`Self::create`], for databases with a time to live ([`Db::open_with_ttl`](crate::Db::open_with_ttl)), and no
-    /// others: values count as written when they are added here.
+    /// As [`Self::create`], but only for databases with a time to live
+    /// ([`Db::open_with_ttl`](crate::Db::open_with_ttl)). A value's time is when it is added here.
     pub fn create_with_ttl(options: &'a Options) -> Self {
         let mut new = Self::create(options);
         new.with_times = true;
         new
     }
 
-    /// As [`Self::create`], for one column family: the tables name it, and no other takes them. In a database with a
-    /// time to live: as [`Self::create_with_ttl`].
+    /// As [`Self::create`], for one column family: the tables name it, and other column families refuse them. For a
+    /// database with a time to live: as [`Self::create_with_ttl`].
     pub fn create_for_cf(options: &'a Options, cf: &impl AsColumnFamilyRef) -> Self {
         let cf = cf.as_cf();
         let mut new = Self::create(options);
@@ -133,8 +134,7 @@ impl<'a> SstFileWriter<'a> {
         new
     }
 
-    /// Begins a table. A file that is there is replaced by a new one. A table that was open and not finished is
-    /// removed.
+    /// Begins a table. An existing file is replaced. An unfinished table is removed.
     pub fn open(&mut self, path: impl AsRef<Path>) -> Result<()> {
         self.abandon();
         let path = path.as_ref();
@@ -207,7 +207,7 @@ impl<'a> SstFileWriter<'a> {
         properties
     }
 
-    /// Sets `key` to `value`. Keys of puts, merges and deletions must rise strictly.
+    /// Sets `key` to `value`. Keys of puts, merges and deletions must be strictly ascending.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.add_value(ValueType::Value, key.as_ref(), value.as_ref())
     }
@@ -217,13 +217,13 @@ impl<'a> SstFileWriter<'a> {
         self.add_value(ValueType::Merge, key.as_ref(), value.as_ref())
     }
 
-    /// Deletes `key` from the database that takes the table in.
+    /// Deletes `key` from the database that ingests the table.
     pub fn delete(&mut self, key: impl AsRef<[u8]>) -> Result<()> {
         self.add(ValueType::Deletion, key.as_ref(), &[])
     }
 
-    /// Deletes every key in `[from, to)` of the database that takes the table in; the table's own entries stay.
-    /// Ranges come in any order. `from` after `to` is an error, an empty range is nothing.
+    /// Deletes every key in `[from, to)` from the database that ingests the table; the table's own entries stay. Ranges
+    /// may come in any order. `from` after `to` is an error; an empty range has no effect.
     pub fn delete_range(&mut self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<()> {
         let (begin, end) = (from.as_ref(), to.as_ref());
         let cmp = self.cmp.clone();
@@ -295,13 +295,13 @@ impl<'a> SstFileWriter<'a> {
         Ok(())
     }
 
-    /// Completes the table and makes its contents durable (its directory entry is the caller's to sync, though an
-    /// ingestion needs no such thing). An error if nothing was added; the table is then still open.
+    /// Completes the table and makes its contents durable. The caller has to sync the directory if necessary; an
+    /// ingestion does not need that. An error if nothing was added; the table then stays open.
     pub fn finish(&mut self) -> Result<()> {
         self.finish_with_info().map(drop)
     }
 
-    /// As [`Self::finish`]; tells what the table holds.
+    /// As [`Self::finish`]; returns a summary of the table.
     pub fn finish_with_info(&mut self) -> Result<ExternalSstFileInfo> {
         let open = self.open_table()?;
         if open.info.num_entries == 0 && open.info.num_range_del_entries == 0 {
@@ -313,7 +313,7 @@ impl<'a> SstFileWriter<'a> {
         let Some(OpenTable { mut builder, tombstones, mut info, .. }) = self.open.take() else {
             return Err(Error::invalid_argument("SstFileWriter: no table is open"));
         };
-        // Cut where they overlap: a table holds each begin and sequence number once.
+        // Fragmented where they overlap: a table has each pair of begin and sequence number only once.
         let fragments = FragmentedRangeTombstones::new(&tombstones, &self.cmp);
         let done = fragments
             .iter()
@@ -332,7 +332,7 @@ impl<'a> SstFileWriter<'a> {
         }
     }
 
-    /// Size in bytes of the table: what is written so far, or of the last one finished.
+    /// The table's size in bytes so far, or the size of the last finished table.
     pub fn file_size(&self) -> u64 {
         self.open.as_ref().map_or(self.finished_size, |o| o.info.file_size)
     }
@@ -351,7 +351,7 @@ impl Drop for SstFileWriter<'_> {
     }
 }
 
-/// The table will lie deep in the tree: its compression is the deepest level's.
+/// The table will be deep in the tree, so it gets the deepest level's compression.
 fn compression(cf: &CfOptions) -> CompressionType {
     cf.bottommost_compression.or(cf.compression_per_level.last().copied()).unwrap_or(cf.compression)
 }

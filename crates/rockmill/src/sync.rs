@@ -1,7 +1,7 @@
-//! What the store's threads wait with and meet at: [`rockmill_io::sync`], and pointers that are replaced whole.
+//! Synchronization of the store's threads: [`rockmill_io::sync`], and atomically replaced pointers.
 //!
-//! Ordinarily these are arc-swap's, parking_lot's and the standard library's own. Under `--cfg rockmill_shuttle` every
-//! operation is a point where the tester may let another thread go on.
+//! Normally these come from arc-swap, parking_lot and the standard library. Under `--cfg rockmill_shuttle`, the tester
+//! may switch to another thread at every operation.
 
 pub(crate) use rockmill_io::sync::{
     Backoff, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, atomic, has_ended, thread,
@@ -13,7 +13,7 @@ pub use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 #[cfg(rockmill_shuttle)]
 pub use explored::{ArcSwap, ArcSwapOption, Guard};
 
-/// One holder's share of a sum that many threads add to: of memory that is counted while somebody has it.
+/// One holder's share of a sum to which many threads add, for example of memory that is counted while it is in use.
 #[derive(Debug)]
 pub(crate) struct Share {
     sum: std::sync::Arc<atomic::AtomicUsize>,
@@ -33,7 +33,7 @@ impl Share {
         self.part = part;
     }
 
-    /// A share of the same sum that is nothing so far.
+    /// A new share of the same sum, 0 at first.
     pub fn another(&self) -> Self {
         Self::of(&self.sum)
     }
@@ -45,13 +45,13 @@ impl Drop for Share {
     }
 }
 
-/// A number that no other call in this process gets. It orders nothing, so that the tester need not switch here.
+/// A number that is unique in this process. It implies no memory order, so the tester need not switch threads here.
 pub(crate) fn unique_number() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
-/// A small number of the calling thread, from 1 on.
+/// A small number for the calling thread, from 1 on.
 #[cfg(not(rockmill_shuttle))]
 #[inline]
 pub(crate) fn thread_number() -> usize {
@@ -69,7 +69,7 @@ pub(crate) fn thread_number() -> usize {
     })
 }
 
-/// A small number of the calling thread, from 1 on; the same in each repetition of a run.
+/// A small number for the calling thread, from 1 on; the same in each repetition of a run.
 #[cfg(rockmill_shuttle)]
 pub(crate) fn thread_number() -> usize {
     usize::from(thread::current().id()) + 1
@@ -90,7 +90,7 @@ mod explored {
     /// A pointer that is replaced whole.
     #[derive(Debug, Default)]
     pub struct Swap<P> {
-        /// Touched before each operation: there another thread may go on.
+        /// Accessed before each operation, so that the tester can switch threads there.
         point: AtomicBool,
         /// Never held over such a point.
         pointer: Mutex<P>,
@@ -139,12 +139,12 @@ mod explored {
             self.pointer.lock().unwrap_or_else(PoisonError::into_inner).clone()
         }
 
-        /// Replaces the pointer; the one before is dropped without the lock.
+        /// Replaces the pointer; the old one is dropped outside of the lock.
         pub fn store(&self, pointer: P) {
             drop(self.swap(pointer));
         }
 
-        /// Replaces the pointer, and gives the one before.
+        /// Replaces the pointer, and returns the old one.
         pub fn swap(&self, pointer: P) -> P {
             self.point.load(Ordering::SeqCst);
             std::mem::replace(&mut *self.pointer.lock().unwrap_or_else(PoisonError::into_inner), pointer)

@@ -1,7 +1,7 @@
 //! Atomic flushes: all column families' tables are committed together, or none is.
 //!
-//! Writes without a WAL go over three column families, each batch with its own number in all of them. Whatever the
-//! moment of a power cut, the database must show one number in all.
+//! Each batch without a WAL writes its own number to all three column families. Whenever a power cut happens, all of
+//! them must show the same number.
 
 mod oracle;
 
@@ -35,7 +35,7 @@ fn unlogged() -> WriteOptions {
     how
 }
 
-/// One batch over all column families that says its number in each.
+/// Writes one batch that puts its number into each column family.
 fn write(db: &Db, n: u32, how: &WriteOptions) -> rockmill::Result<()> {
     let mut batch = WriteBatch::new();
     for family in FAMILIES {
@@ -73,7 +73,7 @@ fn groups(fs: &dyn FileSystem, path: &Path) -> Vec<usize> {
     let newest = names.iter().max().expect("a MANIFEST");
     let mut groups = Vec::new();
     for_each_edit(fs, &path.join(newest), &mut |edit| {
-        // The first of a group says how many follow it.
+        // The first edit of a group tells how many follow it.
         match (edit.remaining_in_group, groups.last_mut()) {
             (Some(n), Some((seen, all))) if *seen < *all => {
                 assert_eq!(n as usize, *all - *seen - 1);
@@ -104,14 +104,14 @@ fn power_cuts_leave_all_column_families_at_one_moment() {
         for n in 1..=400 {
             write(&db, n, &unlogged()).unwrap_or_else(|e| panic!("batch {n}: {e}"));
             if n % 67 == 0 {
-                // One column family is asked for, and flushed as one alone: but then the others are too.
+                // The flush is requested for a single column family, but all others are flushed too.
                 let all: Vec<_> = FAMILIES.iter().map(|f| db.cf_handle(f).expect("opened")).collect();
                 db.flush_cfs_opt(&all, &FlushOptions::default()).unwrap_or_else(|e| panic!("flush: {e}"));
                 flushed.push((fs.recorded(), n));
             }
         }
         assert_eq!(number("before the close", &db), 400);
-    } // flushes what is not in a WAL
+    } // flushes the data that is not in a WAL
     flushed.push((fs.recorded(), 400));
     let mut replay = fs.replay().expect("recording");
     let points = replay.points();
@@ -173,14 +173,14 @@ fn every_kind_of_flush_is_one_group() {
     }
     db.wait_for_background_work().expect("flushes");
     assert!(groups(&fs, path).iter().all(|g| *g == 3), "{:?}", groups(&fs, path));
-    // By hand, all; and before a manual compaction.
+    // A manual flush of all; and the flush before a manual compaction.
     let before = groups(&fs, path).len();
     write(&db, n + 1, &unlogged()).expect("a write");
     db.flush_all().expect("a flush");
     write(&db, n + 2, &unlogged()).expect("a write");
     db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
     assert_eq!(groups(&fs, path)[before..], [3, 3]);
-    // Those that are named, as in RocksDB; a group of one is none.
+    // Only the named ones, as in RocksDB; a single one needs no atomic group.
     write(&db, n + 3, &unlogged()).expect("a write");
     let two = ["default", "third"].map(|f| db.cf_handle(f).expect("opened"));
     db.flush_cfs_opt(&two, &FlushOptions::default()).expect("a flush");

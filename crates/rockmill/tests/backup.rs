@@ -1,5 +1,5 @@
-//! Backups: incremental, verified, restored, deleted; damage found; RocksDB's `BackupEngine` on both sides. What power
-//! cuts and failing calls leave is in `backup_crash.rs`.
+//! Backups: incremental, verified, restored, deleted; damage found; RocksDB's `BackupEngine` on both sides.
+//! `backup_crash.rs` tests power cuts and failing calls.
 
 mod oracle;
 mod two_families;
@@ -36,7 +36,7 @@ fn engine(dir: &Path) -> BackupEngine {
     BackupEngine::open(&BackupEngineOptions::new(dir).unwrap(), &Env::new().unwrap()).unwrap()
 }
 
-/// Puts `n` keys that only this round has, in both column families, the last of them not flushed.
+/// Puts keys that only this round has into both column families; the last ones are not flushed.
 fn write_round(db: &Db, round: u64) {
     let other = db.cf_handle("other").unwrap();
     for i in 0..300 {
@@ -71,7 +71,7 @@ fn backups_are_incremental_and_each_restores_its_own_moment() {
             moments.push(both(&db));
             engine.create_new_backup_flush(&db, round == 1).unwrap();
         }
-        // Each round added two tables, and the flush before the second backup another two: all are there once.
+        // Each round added two tables, and the flush before the second backup another two: each exists once.
         let shared = names(&backups.join("shared_checksum"));
         assert_eq!(shared.len(), 8, "{shared:?}");
         let info = engine.get_backup_info();
@@ -92,7 +92,8 @@ fn backups_are_incremental_and_each_restores_its_own_moment() {
             assert!(both(&db) == *moment, "backup {id}");
             db.put("after", "the restore").unwrap();
         }
-        // The database went back and on: its new tables have old numbers and must not be taken for the old ones.
+        // The database was restored and then changed: its new tables reuse old numbers and must not be mistaken for the
+        // old ones.
         let db = open(&options, &path);
         write_round(&db, 7);
         engine.create_new_backup(&db).unwrap();
@@ -122,8 +123,8 @@ fn backups_are_incremental_and_each_restores_its_own_moment() {
     }
 }
 
-/// Each batch writes its number to a key of its own and to one of the other column family: a backup must hold a prefix
-/// of every writer's batches, each whole.
+/// Each batch writes its number to a key of its own and to one of the other column family: a backup must contain a
+/// prefix of every writer's batches, each complete.
 #[test]
 fn backups_beside_writers_hold_whole_batches_and_prefixes() {
     let dir = tempfile::tempdir().unwrap();
@@ -156,7 +157,7 @@ fn backups_beside_writers_hold_whole_batches_and_prefixes() {
     }
 }
 
-/// Every file of a backup, damaged in turn.
+/// Damages every file of a backup in turn.
 #[test]
 fn damage_is_found_and_a_damaged_backup_replaces_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -188,13 +189,13 @@ fn damage_is_found_and_a_damaged_backup_replaces_nothing() {
         e.verify_backup(1).unwrap();
         named(e.verify_backup_with_checksum(1).unwrap_err(), ErrorKind::Corruption);
         named(restore(&e), ErrorKind::Corruption);
-        // Where there is no database yet, the copy notices, and leaves nothing.
+        // Without an existing database, the copy notices the damage and leaves nothing.
         let fresh = dir.path().join("fresh/deep");
         let error = e.restore_from_latest_backup(&fresh, fresh.join("wals"), &RestoreOptions::default()).unwrap_err();
         named(error, ErrorKind::Corruption);
         assert!(!dir.path().join("fresh").exists());
 
-        // An engine that is open notices that a file became shorter or went.
+        // An open engine notices that a file was truncated or removed.
         std::fs::write(&damaged, &whole).unwrap();
         let e = engine(&backups);
         std::fs::write(&damaged, &whole[..whole.len() - 1]).unwrap();
@@ -213,7 +214,7 @@ fn damage_is_found_and_a_damaged_backup_replaces_nothing() {
         engine(&backups).verify_backup_with_checksum(1).unwrap();
     }
 
-    // A damaged meta file: the backup is known as damaged, others are made beside it, and its files are kept.
+    // A damaged meta file: the backup is reported as damaged, other backups can be made, and its files are kept.
     let meta = backups.join("meta/1");
     let whole = std::fs::read_to_string(&meta).unwrap();
     std::fs::write(&meta, whole.replacen("crc32", "crc33", 1)).unwrap();
@@ -284,7 +285,7 @@ fn tables_are_shared_as_the_options_say() {
     }
     assert!(names(&dir.path().join("backups4/shared_checksum")).iter().all(sessions));
 
-    // Tables shared by number alone: another table of the same number is noticed, and not taken for the same.
+    // Tables shared by number alone: a different table with the same number is noticed, not mistaken for the same one.
     let backups = dir.path().join("backups1");
     let table = backups.join("shared").join(&names(&backups.join("shared"))[0]);
     let mut bytes = std::fs::read(&table).unwrap();
@@ -335,7 +336,7 @@ fn logs_that_are_kept_are_replayed_over_the_backup() {
     assert_eq!(contents(&open(&options(), &path), "default")["logged"], "3");
 }
 
-/// WALs elsewhere, and gathered before they are written: all of it is in the backup.
+/// WALs in another directory, buffered before they are written: all of them are in the backup.
 #[test]
 fn logs_in_a_directory_of_their_own_come_along() {
     let env = Env::mem_env().unwrap();
@@ -357,7 +358,7 @@ fn logs_in_a_directory_of_their_own_come_along() {
     }
 }
 
-/// Another database than the backup's is not replaced where that is asked for; the same one is, whatever its state.
+/// With this option, a database other than the backup's is not replaced; the same one is, whatever its state.
 #[test]
 fn a_restore_can_be_kept_to_the_database_of_the_backup() {
     let dir = tempfile::tempdir().unwrap();
@@ -415,14 +416,14 @@ fn restores_keep_the_tables_that_are_the_same() {
     let tables: Vec<PathBuf> = oracle::tables(&path);
     assert!(tables.len() >= 4);
     for mode in [RestoreMode::KeepLatestDbSessionIdFiles, RestoreMode::VerifyChecksum, RestoreMode::PurgeAllFiles] {
-        // One table of the same size that is another, below what any mode but the checksum looks at.
+        // Changes a table without changing its size, which only the checksum mode notices.
         let mut bytes = std::fs::read(&tables[0]).unwrap();
         bytes[20] ^= 1;
         if mode != RestoreMode::KeepLatestDbSessionIdFiles {
             std::fs::write(&tables[0], &bytes).unwrap();
         }
         let inode = |p: &PathBuf| std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(p).unwrap());
-        // The numbers of removed inodes are given again: links keep them.
+        // Inode numbers of removed files are reused: links keep them.
         let links = dir.path().join(format!("{mode:?}"));
         std::fs::create_dir(&links).unwrap();
         tables.iter().for_each(|t| std::fs::hard_link(t, links.join(t.file_name().unwrap())).unwrap());
@@ -480,7 +481,7 @@ fn rates_progress_metadata_and_stop() {
     let seconds = (clock.monotonic_nanos() - before) / 1_000_000_000;
     assert!(seconds.abs_diff(info.size / 20_000) <= 2, "{seconds} s for {} bytes", info.size);
 
-    // A callback that panics fails the backup and nothing else; one that stops it, too.
+    // A panic in a callback makes the backup fail and nothing else; the same holds for a callback that stops it.
     db.put("more", noise(20_000)).unwrap();
     let mut panics = CreateBackupOptions::default();
     panics.set_flush_before_backup(true);
@@ -535,7 +536,7 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
     let own = BackupEngine::open(&BackupEngineOptions::new(&path).unwrap(), &env).unwrap();
     assert_eq!(own.create_new_backup(&db).unwrap_err().kind(), ErrorKind::InvalidArgument);
 
-    // Read-only engines do not write; other engines are waited for by failing.
+    // Read-only engines do not write; if another engine is busy, calls fail instead of waiting.
     let reader = BackupEngine::open_read_only(&o, &env).unwrap();
     assert_eq!(reader.create_new_backup(&db).unwrap_err().kind(), ErrorKind::NotSupported);
     assert_eq!(reader.delete_backup(1).unwrap_err().kind(), ErrorKind::NotSupported);
@@ -560,8 +561,8 @@ fn what_cannot_be_done_is_refused_with_the_reason() {
     assert_eq!(contents(&open(&options(), &to), "default").len(), 2, "flushed before");
 }
 
-/// A backup number is used again once the newest backup is deleted. An engine that has not looked since must not take
-/// the new backup for the one that it knew.
+/// A backup number is used again once the newest backup is deleted. An engine that has not noticed this must not
+/// mistake the new backup for the old one.
 #[test]
 fn an_engine_that_has_not_looked_since_leaves_other_engines_backups_alone() {
     type Step = fn(&BackupEngine, &Db);
@@ -595,7 +596,7 @@ fn an_engine_that_has_not_looked_since_leaves_other_engines_backups_alone() {
         assert_eq!(restore(&engine(&backups), "fresh").unwrap().as_deref(), Some(&b"3"[..]), "after {what}");
         assert_eq!(restore(&stale, "stale").unwrap().as_deref(), Some(&b"3"[..]), "{what} looked again");
     }
-    // What the caller names is what the engine has shown it, or nothing.
+    // A call must refer to the backup that the engine has shown, or fail.
     for step in [
         |e: &BackupEngine| e.delete_backup(2),
         |e: &BackupEngine| e.verify_backup(2),
@@ -625,8 +626,8 @@ fn an_engine_that_has_not_looked_since_leaves_other_engines_backups_alone() {
     }
 }
 
-/// Several engines on one directory, each with its own idea of it: every backup that nobody deleted stays whole and
-/// gives the moment at which it was made.
+/// Several engines on one directory, each with its own view: every backup that was not deleted stays complete and
+/// restores the state at which it was made.
 #[test]
 fn engines_that_take_turns_harm_no_backup_that_was_not_deleted() {
     for seed in 0..30 {
@@ -669,7 +670,7 @@ fn engines_that_take_turns_harm_no_backup_that_was_not_deleted() {
                 7 => e.garbage_collect().unwrap(),
                 8 => engines[which] = engine(),
                 _ => {
-                    // The newest may be deleted by its owner at once, so that its number is used again.
+                    // The newest backup may be deleted immediately, so that its number is used again.
                     let Some((&id, _)) = expected.last_key_value() else { continue };
                     let fresh = engine();
                     fresh.delete_backup(id).unwrap();
@@ -693,7 +694,8 @@ fn env_lock(backups: &Path) -> Box<dyn rockmill_io::FileLock> {
     rockmill_io::PosixFileSystem::default().lock(&backups.join("LOCK")).unwrap()
 }
 
-/// RocksDB and Rockmill take turns in one backup directory: each adds to it, each checks and restores everything.
+/// RocksDB and Rockmill take turns in one backup directory: each adds backups, and each checks and restores all of
+/// them.
 #[test]
 fn rocksdb_and_rockmill_share_a_backup_directory() {
     let test = "rocksdb_and_rockmill_share_a_backup_directory";
@@ -756,7 +758,7 @@ fn rocksdb_and_rockmill_share_a_backup_directory() {
                 .collect();
             assert!(found == moment[0], "backup {id} restored by {:?}", driver.peer);
         }
-        // RocksDB deletes one of ours and we one of RocksDB's; the others stay whole.
+        // RocksDB deletes one of our backups and we one of RocksDB's; the others stay complete.
         let mut script = Script::new();
         script.line(format!("backup_delete {} 1", backups.display()));
         driver.answer(test, &script).unwrap();
@@ -770,7 +772,7 @@ fn rocksdb_and_rockmill_share_a_backup_directory() {
     }
 }
 
-/// `ldb backup` and `ldb restore`, as an administrator has them.
+/// `ldb backup` and `ldb restore`, as an administrator uses them.
 #[test]
 fn ldb_backs_up_and_restores_beside_rockmill() {
     let ldb = need!("ldb_backs_up_and_restores_beside_rockmill", oracle::tool("ldb"));

@@ -1,5 +1,5 @@
 //! Power cuts at every point of backups, deletions, restores and checkpoints, and I/O calls that fail in turn: what was
-//! acknowledged stays, what was not is whole or absent, and everything works on afterwards.
+//! acknowledged stays, what was not is complete or absent, and everything continues to work.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,10 +54,11 @@ fn write_round(db: &Db, round: u32) {
     db.put("last", round.to_string()).unwrap();
 }
 
-/// What each backup must restore to, by number.
+/// The state that each backup must restore, by number.
 type Moments = BTreeMap<u32, Contents>;
 
-/// Every backup in the image is whole and what it should be; those that must be there are; and the directory is of use.
+/// Checks that every backup in the image is complete and correct, that all required ones exist, and that the directory
+/// is usable.
 fn check_backups(what: &str, image: &MemFileSystem, moments: &Moments, must: &[u32], must_not: &[u32]) {
     let e = engine(image).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert!(e.get_corrupted_backups().is_empty(), "{what}: {:?}", e.get_corrupted_backups());
@@ -92,7 +93,7 @@ fn check_backups(what: &str, image: &MemFileSystem, moments: &Moments, must: &[u
     assert_eq!(count("meta"), e.get_backup_info().len(), "{what}: garbage in meta");
 }
 
-/// What had been acknowledged when so many changes were recorded.
+/// What had been acknowledged when `at` changes were recorded.
 struct Acknowledged {
     at: usize,
     must: Vec<u32>,
@@ -102,7 +103,7 @@ struct Acknowledged {
 #[test]
 fn power_cuts_leave_every_acknowledged_backup() {
     let seed = seed();
-    // The database is on a disk of its own, so that only the backups' writes are cut.
+    // The database is on a separate disk, so that power cuts affect only the backups' writes.
     let (disk, fs) = (MemFileSystem::new(), MemFileSystem::new());
     let db = open_db(&disk, DB).unwrap();
     let mut moments = Moments::new();
@@ -133,7 +134,7 @@ fn power_cuts_leave_every_acknowledged_backup() {
     for point in 0..points {
         replay.advance_to(point);
         let before = acknowledged.iter().rfind(|a| a.at <= point).unwrap();
-        // A deletion that has begun may be done.
+        // A deletion that has begun may be complete.
         let next = acknowledged.iter().find(|a| a.at > point);
         let must: Vec<u32> =
             before.must.iter().copied().filter(|id| next.is_none_or(|n| !n.must_not.contains(id))).collect();
@@ -186,7 +187,7 @@ fn a_failed_call_fails_the_backup_and_no_other() {
                 assert!(error.kind() == ErrorKind::IOError, "{what}: {error}");
                 assert!(error.to_string().contains(BACKUPS), "{what}: {error}");
             }
-            // The same engine goes on, and so does the database.
+            // The same engine continues to work, and so does the database.
             let must: &[u32] = if made.is_ok() { &[1, 2] } else { &[1] };
             drop(e);
             check_backups(&what, &image, &moments, must, &[]);
@@ -194,7 +195,7 @@ fn a_failed_call_fails_the_backup_and_no_other() {
         }
     }
     assert!(failed * 2 > calls, "only {failed} of {calls} failed calls were noticed");
-    // Deletions of files are on again after all these failures.
+    // Deletions of files are enabled again after all these failures.
     assert_eq!(db.enable_file_deletions().unwrap_err().kind(), ErrorKind::InvalidArgument);
 }
 
@@ -220,7 +221,7 @@ fn cut_restores(wals: &str) {
     write_round(&db, 2);
     let later = contents(&db);
     drop(db);
-    // What is there is durable before, as it would be after some time.
+    // Everything is durable before, as it would be after some time.
     let fs = fs.crash_image(CrashMode::KeepAll);
     let e = engine(&fs).unwrap();
     fs.start_recording();
@@ -229,7 +230,7 @@ fn cut_restores(wals: &str) {
     let (mut before, mut none, mut after) = (0, 0, 0);
     for point in 0..replay.points() {
         replay.advance_to(point);
-        // Many, because a directory that was not synced shows where one change was lost and the others were not.
+        // Many random ones, because a missing directory sync shows only if one change is lost and others are not.
         let by_chance = (0..12).map(|n| CrashMode::Hostile(seed ^ (point as u64) << 8 ^ n));
         for mode in [CrashMode::SyncedOnly, CrashMode::KeepAll].into_iter().chain(by_chance) {
             let what = format!("seed {seed}, power cut at {point} of {}, {mode:?}", replay.points());
@@ -261,7 +262,7 @@ fn a_restore_or_backup_in_a_new_directory_survives_a_power_cut_with_all_director
     write_round(&db, 1);
     let backed_up = contents(&db);
     let backups = "/far/away/backups";
-    // The first attempt is cut short where the name of a directory is made durable; the next makes up for it.
+    // The first attempt fails where a directory's name is made durable; the next one repairs that.
     for failing in 0..3 {
         let fs = fs.crash_image(CrashMode::KeepAll);
         let mut seen = 0;
@@ -351,7 +352,7 @@ fn power_cuts_in_a_checkpoint_leave_a_whole_one_or_none() {
                 let image = replay.crash_image(mode);
                 let db = match open_db(&image, DB) {
                     Ok(db) => db,
-                    // Lost sectors where its own MANIFEST was being written are refused by name (see power_cut.rs).
+                    // Lost sectors in the MANIFEST that was being written are refused with its name (see power_cut.rs).
                     Err(e) if matches!(mode, CrashMode::Hostile(_)) && e.to_string().contains("/db/MANIFEST-") => {
                         refused += 1;
                         continue;
@@ -365,7 +366,7 @@ fn power_cuts_in_a_checkpoint_leave_a_whole_one_or_none() {
                 } else {
                     assert!(point < end, "{what}: the checkpoint is gone");
                     absent += 1;
-                    // What is left under the temporary name is no hindrance.
+                    // Remains under the temporary name do not prevent the next checkpoint.
                     Checkpoint::new(&db).unwrap().create_checkpoint("/copy").unwrap_or_else(|e| panic!("{what}: {e}"));
                 }
             }
@@ -392,7 +393,7 @@ fn a_failed_call_in_a_checkpoint_leaves_none_and_the_next_works() {
         if made.is_err() && !fs.exists(Path::new(&name)).unwrap() {
             checkpoint.create_checkpoint_with_log_size(&name, u64::MAX).unwrap();
         }
-        // Where only the last sync failed, the checkpoint is there, whole.
+        // If only the last sync failed, the checkpoint is complete.
         assert!(contents(&open_db(&fs, &name).unwrap()) == expected, "call {at} of {calls}: {made:?}");
     }
     assert_eq!(db.enable_file_deletions().unwrap_err().kind(), ErrorKind::InvalidArgument);

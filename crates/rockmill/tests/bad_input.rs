@@ -1,7 +1,7 @@
-//! Damaged, missing, foreign and unwelcome input: a clear error each, no panic, no wrong data, nothing lost.
+//! Damaged, missing, foreign and unwanted input: each gives a clear error, without a panic, wrong data or loss.
 //!
-//! The damage is done to copies of one database that has every kind of file with something in it: tables on several
-//! levels, a log with unflushed writes, a MANIFEST with many edits, two column families.
+//! The tests damage copies of a database with non-empty files of every kind: tables on several levels, a log with
+//! unflushed writes, a MANIFEST with many edits, two column families.
 
 mod oracle;
 
@@ -21,11 +21,12 @@ use rockmill_format::footer::Footer;
 use rockmill_io::{CrashMode, FileSystem as _, MemFileSystem};
 use rockmill_skip::{Needs, skip};
 
-/// The database that the tests damage, and what it holds by column family.
+/// The database that the tests damage, and its contents by column family.
 struct Sound {
     dir: tempfile::TempDir,
     contents: BTreeMap<String, Entries>,
-    /// What each key may ever have held: a damaged log or MANIFEST may give an older state, never a made-up one.
+    /// All values that each key ever had: with a damaged log or MANIFEST, an older state may appear, but never one that
+    /// did not exist.
     history: BTreeMap<(String, Vec<u8>), Vec<Vec<u8>>>,
 }
 
@@ -60,7 +61,7 @@ fn sound() -> &'static Sound {
         db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("compaction");
         runner.run(&workload.ops[1500..]);
         db.flush().expect("flush");
-        // The log's part: plain puts in an order that shows what is missing.
+        // The log's part: plain puts in an order that shows which are missing.
         let mut contents = workload.model().now;
         for n in 0..400u32 {
             let key = log_key(n);
@@ -100,7 +101,7 @@ fn log_key(n: u32) -> Vec<u8> {
     format!("log/{n:05}").into_bytes()
 }
 
-/// Everything readable, or the first error of any step.
+/// Reads everything; returns the first error of any step.
 fn read_all(path: &Path) -> Result<BTreeMap<String, Entries>, Error> {
     let mut options = Options::default();
     options.set_disable_auto_compactions(true);
@@ -158,7 +159,7 @@ fn judge(what: &str, path: &Path) -> Result<BTreeMap<String, Entries>, Error> {
     match &outcome {
         Err(e) => {
             assert_clear(what, path, e, None);
-            // Whatever a repair would need is still there. Logs of an interrupted recovery may have become tables.
+            // All files that a repair would need still exist. Logs of an interrupted recovery may have become tables.
             let after = files(path);
             for (name, bytes) in &before {
                 if name.ends_with(".sst") {
@@ -182,7 +183,7 @@ fn judge(what: &str, path: &Path) -> Result<BTreeMap<String, Entries>, Error> {
     outcome
 }
 
-/// Offsets to damage: both ends, and a spread between.
+/// Offsets to damage: both ends, and some in between.
 fn offsets(len: usize, count: usize) -> Vec<usize> {
     let mut all: Vec<usize> = (0..16).chain(len.saturating_sub(64)..len).filter(|&o| o < len).collect();
     all.extend((0..count).map(|i| i * len / count));
@@ -270,7 +271,8 @@ fn flipped_bits_in_the_manifest_give_errors() {
         fs::write(&file, &damaged).expect("the copy");
         let what = format!("{name} with a flipped bit at {offset} of {}", bytes.len());
         match judge(&what, &path) {
-            // In the last record, as RocksDB does: a flip there cannot be told from a write that was under way.
+            // Only in the last record, as in RocksDB: a flipped bit there cannot be distinguished from an interrupted
+            // write.
             Ok(_) => assert!(offset * 10 > bytes.len() * 8, "{what}: nobody noticed"),
             Err(e) => {
                 errors += 1;
@@ -297,7 +299,7 @@ fn truncated_manifests_give_errors_or_older_states() {
     }
 }
 
-/// How many of the log's puts are there, checking that they are the first ones.
+/// Number of the log's puts that exist; checks that they are the first ones.
 #[track_caller]
 fn prefix_of_log(what: &str, contents: &BTreeMap<String, Entries>) -> u32 {
     let there: Vec<_> = contents["default"].iter().filter(|(k, _)| k.starts_with(b"log/")).map(|(k, _)| k).collect();
@@ -360,7 +362,7 @@ fn damaged_small_files() {
         let text = e.to_string();
         assert!(text.contains("CURRENT") || text.contains("MANIFEST-999999"), "{what}: {text}");
     }
-    // IDENTITY only names the database: without it, or with nonsense, everything is still there.
+    // IDENTITY only names the database: without it, or with invalid contents, all data is still there.
     for text in [None, Some(&b""[..]), Some(b"\x00\xff\n nonsense")] {
         let (_home, path) = sound().copy();
         let identity = path.join("IDENTITY");
@@ -432,7 +434,7 @@ fn a_locked_database_says_so() {
     drop(first);
     let held = open().expect("it was given back");
 
-    // The lock is RocksDB's: each refuses what the other has open.
+    // The lock is compatible with RocksDB: each refuses a database that the other has open.
     match oracle::Peer::Library.driver() {
         Err(reason) => skip("a_locked_database_says_so", &reason),
         Ok(driver) => {
@@ -455,7 +457,7 @@ fn a_full_disk_stops_writes_and_loses_nothing() {
     options.set_file_system(fs.clone());
     options.set_write_buffer_size(32 << 10);
     let path = Path::new("/db");
-    // Nothing that compression or compaction could make smaller.
+    // Data that neither compression nor compaction can reduce.
     let mut rng = fastrand::Rng::with_seed(1);
     let value: Vec<u8> = (0..1000).map(|_| rng.u8(..)).collect();
     let mut written = 0u32;
@@ -477,7 +479,7 @@ fn a_full_disk_stops_writes_and_loses_nothing() {
         }
     };
     check(&db);
-    // Room again: resume, or a reopen, makes it writable.
+    // With space again, `resume` or a reopen makes it writable.
     fs.set_free_space(None);
     db.resume().expect("resume after room was made");
     db.put(b"after", b"room").expect("a write after resume");
@@ -487,7 +489,8 @@ fn a_full_disk_stops_writes_and_loses_nothing() {
     check(&db);
     assert_eq!(db.get(b"after").expect("get").as_deref(), Some(&b"room"[..]));
 
-    // Full again, and the process ends: what was acknowledged is there after the restart, with the disk still full.
+    // The disk is full again, and the process ends: after the restart, with the disk still full, acknowledged data is
+    // there.
     fs.set_free_space(Some(100 << 10));
     let mut more = 0u32;
     while db.put(format!("more{more:06}"), &value).is_ok() {
@@ -513,7 +516,7 @@ fn a_full_disk_stops_writes_and_loses_nothing() {
 /// The orders of the process without privileges.
 const UNPRIVILEGED: &str = "ROCKMILL_TEST_UNPRIVILEGED";
 
-/// The other process. Without orders, as in a plain run of the tests, it does nothing.
+/// Runs as the other process. Without instructions, as in a normal test run, it does nothing.
 #[test]
 fn unprivileged_process() {
     let Ok(path) = std::env::var(UNPRIVILEGED) else { return };
@@ -541,7 +544,7 @@ fn no_permission_says_so() {
     for entry in fs::read_dir(&path).expect("the copy") {
         mode(&entry.expect("an entry").path(), 0o644);
     }
-    // Root may do everything: another user has to try. The binary may stand where that user cannot go.
+    // Root may do everything, so another user has to try. The binary may be in a directory that this user cannot enter.
     let root = fs::metadata(home.path()).expect("metadata").uid() == 0;
     let program = home.path().join("test");
     fs::copy(std::env::current_exe().expect("this binary"), &program).expect("a copy");
@@ -621,7 +624,7 @@ fn keys_and_values_over_the_limit_are_refused() {
     batch.clear();
     batch.put(b"with", b"it");
     db.write(&batch).expect("a cleared batch is fine again");
-    // Values up to what memory takes are fine, and so are empty ones.
+    // Large values are fine, and so are empty ones.
     let large = vec![1u8; 20 << 20];
     db.put(b"large", &large).expect("20 MiB");
     db.put(b"", b"").expect("nothing at all");
@@ -631,7 +634,7 @@ fn keys_and_values_over_the_limit_are_refused() {
     assert_eq!(db.get(b"before").expect("get").as_deref(), Some(&b"1"[..]));
 }
 
-/// A table whose keys are out of order, though its checksums are right: a scan must end.
+/// A table with valid checksums whose keys are out of order: a scan must end.
 #[test]
 fn a_scan_of_a_table_out_of_order_ends_with_an_error() {
     let fs = Arc::new(MemFileSystem::new());
@@ -657,13 +660,13 @@ fn a_scan_of_a_table_out_of_order_ends_with_an_error() {
         let found = bytes.windows(6).enumerate().filter(|(_, w)| *w == key(n));
         found.map(|(at, _)| at).collect()
     };
-    // The last key of the first of two blocks is in the index too, and so it is where that key is sought.
+    // The last key of the first of two blocks is also in the index, so lookups of this key go to that block.
     let last = (0..60).find(|&n| places(&bytes, n).len() == 2).expect("an index entry");
     let mut rename = |n: usize, to: usize| {
         let at = places(&bytes, n)[0];
         bytes[at..at + 6].copy_from_slice(&key(to));
     };
-    // It is no longer there but in front, and what follows the block is less.
+    // It is now missing there and appears earlier, and the keys after the block are smaller.
     rename(last, 0);
     (last + 1..last + 13).for_each(|n| rename(n, 0));
     rename(5, last);
@@ -676,7 +679,7 @@ fn a_scan_of_a_table_out_of_order_ends_with_an_error() {
     assert!(e.to_string().contains(".sst") && e.to_string().contains("out of order"), "{e}");
 }
 
-/// What looks like going round and is not: a key with many versions newer than the snapshot, and many older ones under
+/// Looks like an endless loop, but is not: a key with many versions newer than the snapshot, and many older ones below
 /// a deletion.
 #[test]
 fn many_versions_on_both_sides_of_a_snapshot_are_passed() {
@@ -699,7 +702,7 @@ fn many_versions_on_both_sides_of_a_snapshot_are_passed() {
 }
 
 /// A table whose last index entry points to the index itself, with right checksums. Its index and its blocks share one
-/// cache, which must not hand out the one for the other.
+/// cache, which must not return one for the other.
 #[test]
 fn a_table_whose_index_points_to_itself_is_refused() {
     let options = |fs: &MemFileSystem, cache: usize| {
@@ -728,12 +731,12 @@ fn a_table_whose_index_points_to_itself_is_refused() {
     let index = footer.index.unwrap();
     let (at, len) = (index.offset as usize, index.size as usize);
     let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
-    // One restart point for each entry: nothing shared, the key's length in one byte, the key, the block's handle.
+    // One restart point for each entry: no shared bytes, the key's length in one byte, the key, the block's handle.
     let restarts = number(&bytes[at + len - 4..at + len]) & 0x0fff_ffff;
     let last = at + number(&bytes[at + len - 8..at + len - 4]);
     let (handle, end) = (last + 2 + usize::from(bytes[last + 1]), at + len - 4 - 4 * restarts);
     let first = bytes[handle..end].iter().position(|b| b & 0x80 == 0).unwrap() + 1;
-    // Numbers in as many bytes as there were.
+    // Numbers in the same number of bytes as before.
     let padded = |mut n: u64, len: usize| -> Vec<u8> {
         let byte = |i| {
             let low = (n & 0x7f) as u8;

@@ -1,4 +1,4 @@
-//! Checkpoints: one moment of the database, opened by Rockmill and by RocksDB's `ldb`.
+//! Checkpoints: a consistent state of the database, opened by Rockmill and by RocksDB's `ldb`.
 
 mod oracle;
 mod two_families;
@@ -14,7 +14,8 @@ fn contents(db: &Db, family: &str) -> Vec<(String, String)> {
     db.iterator_cf(&cf, IteratorMode::Start).map(|e| e.unwrap()).map(|(k, v)| (text(&k), text(&v))).collect()
 }
 
-/// What `ldb scan` says, after `ldb checkconsistency`; `None`, saying so, where it is not installed.
+/// The output of `ldb scan`, after `ldb checkconsistency`. If `ldb` is not installed, reports the skip and returns
+/// `None`.
 fn ldb_contents(test: &str, path: &Path, family: &str) -> Option<Vec<(String, String)>> {
     let ldb = oracle::tool("ldb").map_err(|reason| rockmill_skip::skip(test, &reason)).ok()?;
     oracle::run_tool(&ldb, &[&format!("--db={}", path.display()), "checkconsistency"]).unwrap();
@@ -53,7 +54,7 @@ fn a_checkpoint_is_the_database_at_one_moment_for_rockmill_and_for_ldb() {
         let id = |name: &str| std::fs::read(dir.path().join(name).join("IDENTITY")).unwrap();
         assert_eq!(id("db"), id("copy"));
 
-        // Neither what is written later nor compactions that replace the shared tables change it.
+        // Neither later writes nor compactions that replace the shared tables change it.
         for i in 0..200 {
             db.put(format!("k{i:04}"), "later").unwrap();
             db.delete_cf(&other, format!("o{i:04}")).unwrap();
@@ -73,8 +74,8 @@ fn a_checkpoint_is_the_database_at_one_moment_for_rockmill_and_for_ldb() {
     }
 }
 
-/// Each batch writes its number to a key of its own and to a key of the other column family: a checkpoint must hold a
-/// prefix of every writer's batches, each whole.
+/// Each batch writes its number to a key of its own and to a key of the other column family: a checkpoint must contain
+/// a prefix of every writer's batches, each complete.
 #[test]
 fn checkpoints_beside_writers_hold_whole_batches_and_prefixes() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,7 +121,7 @@ fn bad_targets_are_refused_and_leftovers_replaced() {
     let e = checkpoint.create_checkpoint(dir.path().join("no/such/parent")).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::IOError, "{e}");
 
-    // A process died in the middle of one, and left the file that says so: its directory is replaced.
+    // A process died during a checkpoint, and left the file that marks it: its directory is replaced.
     let temp = dir.path().join("copy.tmp");
     std::fs::create_dir(&temp).unwrap();
     std::fs::write(temp.join("000123.sst"), "half a table").unwrap();
@@ -134,7 +135,7 @@ fn bad_targets_are_refused_and_leftovers_replaced() {
     assert_eq!(Checkpoint::new(&read_only).unwrap_err().kind(), ErrorKind::NotSupported);
 }
 
-/// A directory with the name that a checkpoint would take meanwhile is another's: a database, or whatever it is.
+/// A directory with a checkpoint's temporary name may belong to something else, for example be a database.
 #[test]
 fn a_checkpoint_removes_nothing_that_it_did_not_make() {
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +178,8 @@ fn deletions_wait_until_they_are_enabled_as_often_as_disabled() {
     db.enable_file_deletions().unwrap();
     assert!(table_count() > tables_before && wals(dir.path()) > wals_before);
     db.enable_file_deletions().unwrap();
-    // A background thread that has just ended its compaction may still hold the inputs; it deletes them then.
+    // A background thread that has just finished a compaction may still hold the inputs, and deletes them shortly
+    // after.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while (table_count(), wals(dir.path())) != (1, 1) && std::time::Instant::now() < until {
         std::thread::sleep(std::time::Duration::from_millis(2));

@@ -1,5 +1,5 @@
-//! Compaction filters: what they are asked, what their decisions do to readers and to what is on disk, what a failing
-//! one does, and that RocksDB's do the same.
+//! Compaction filters: for what they are called, the effects of their decisions on readers and on disk, failing
+//! filters, and a comparison with RocksDB.
 
 mod oracle;
 
@@ -156,7 +156,7 @@ fn factories_learn_what_for() {
         (Compaction, Some(0), true, true, 0),
         (Flush, None, false, false, 0),
         (Compaction, Some(0), false, true, 0),
-        // The old table in the deepest level was not filtered on the way down.
+        // The old table in the deepest level was not filtered when it moved down.
         (Compaction, Some(6), false, true, 0),
         (Recovery, None, false, false, 0),
     ];
@@ -269,7 +269,7 @@ fn subcompactions_share_a_filter() {
     assert_eq!(asked.load(Ordering::Relaxed), 2000);
 }
 
-/// One random history through both stores with the same filter; what each shows after each step.
+/// Runs a random history in both stores with the same filter, and compares the results after each step.
 fn alike(test: &str, seed: u64, in_flushes: bool) {
     let driver = need!(test, Peer::Library.driver());
     let home = tempfile::tempdir().expect("a folder");
@@ -330,7 +330,7 @@ fn alike(test: &str, seed: u64, in_flushes: bool) {
                 db.merge(key, &value).expect("merge");
             }
             8 => {
-                // A key that is put once, as purges and single deletes ask for.
+                // A key that is put once, as purges and single deletes require.
                 once += 1;
                 let key = format!("z{once}");
                 script.put("default", &key, "purge");
@@ -451,7 +451,7 @@ fn values_live_for_their_time() {
         clock.advance(Duration::from_secs(50));
         assert_eq!(db.get("old").expect("get").as_deref(), Some(&b"1"[..]), "until a compaction meets it");
         compact(&db);
-        // What was merged in the compaction is as young as that.
+        // A value merged in the compaction is as young as the compaction.
         assert_eq!(all(&db), [e("merged", "a,b"), e("young", "2")]);
         assert_eq!(db.get("old").expect("get"), None);
     }
@@ -548,7 +548,7 @@ fn share_times_to_live(test: &str, driver: &Driver) {
         script
     };
     let e = |k: &str, v: &str| (k.as_bytes().to_vec(), v.as_bytes().to_vec());
-    // RocksDB writes; Rockmill reads, and drops what is old by its own clock.
+    // RocksDB writes; Rockmill reads, and drops old values by its own clock.
     let mut script = start(&theirs);
     script.put("default", "a", "1").put("default", "b", "").line("flush default");
     if merges {
@@ -572,7 +572,7 @@ fn share_times_to_live(test: &str, driver: &Driver) {
     compact(&young);
     assert_eq!(all(&young), written);
     drop(young);
-    // Operands were merged by that compaction, which made the values as young as it.
+    // That compaction merged operands, which made the values as young as itself.
     let old = open(&theirs, now + 1100);
     compact(&old);
     assert_eq!(all(&old), if merges { vec![e("a", "1,2"), e("c", "3")] } else { vec![] });
@@ -580,7 +580,7 @@ fn share_times_to_live(test: &str, driver: &Driver) {
     let older = open(&theirs, now + 2000);
     compact(&older);
     assert_eq!(all(&older), []);
-    // Rockmill writes, some of it long ago; RocksDB reads, and its compaction drops what is old.
+    // Rockmill writes, partly with old times; RocksDB reads, and its compaction drops old values.
     {
         let db = open(&ours, now - 5000);
         db.put("old", "1").expect("put");
@@ -637,7 +637,7 @@ fn ldb_opens_them() {
     assert_eq!(run(&["scan"]).lines().filter(|l| l.contains(" : ")).collect::<Vec<_>>(), ["ours : 2", "theirs : 1"]);
 }
 
-// Compactions for age, and for snapshots that went.
+// Compactions because of age, and because of released snapshots.
 
 fn aging_options(clock: &Arc<ManualClock>) -> Options {
     let mut o = memory();
@@ -680,7 +680,7 @@ fn periodic_compactions_take_every_table_past_the_filter() {
     settle(&db);
     assert_eq!(files(&db), [], "the filter took all there was");
     assert_eq!(all(&db), []);
-    // The option can change, which counts at once.
+    // The option can change, which takes effect immediately.
     condemned.store(false, Ordering::Relaxed);
     db.put("a", "1").expect("put");
     compact(&db);
@@ -805,7 +805,7 @@ fn rocksdb_and_rockmill_share_times_of_tables() {
     let mut script = Script::new();
     script.line("cf default disable_auto_compactions=true").open(&ours).line("times default");
     let answer = driver.answer(test, &script).expect("reads");
-    // The new table of L0 first; the other one has the oldest data of its inputs, and was written later.
+    // The new table of L0 first. The other one has the time of its inputs' oldest data, but was written later.
     assert_eq!(answer.properties(), [format!("{} {}", NOW + 30, NOW + 30), format!("{NOW} {}", NOW + 20)]);
     // The age of RocksDB's tables counts.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs();

@@ -1,5 +1,5 @@
-//! Many threads on one database: write groups with parallel inserts, readers that must see whole batches and values
-//! that never go back, iterators over one moment, flushes, compactions and column families coming and going meanwhile.
+//! Many threads on one database: write groups with parallel inserts, readers that must see complete batches and never
+//! older values, iterators over one state, and meanwhile flushes, compactions, and new and dropped column families.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -181,7 +181,7 @@ fn without_automatic_compactions_l0_files_stop_nobody() {
 fn a_writer_that_may_not_wait_is_told_of_a_stall() {
     let dir = tempfile::tempdir().unwrap();
     let mut o = small_options();
-    // The compaction of two L0 files is due at once, and so is the stop: writers meet it sooner or later.
+    // Two L0 files are both due for compaction and stop writers, so writers are stopped sooner or later.
     o.set_write_buffer_size(16 << 10);
     o.set_level_zero_file_num_compaction_trigger(1);
     o.set_level_zero_slowdown_writes_trigger(1);
@@ -197,7 +197,8 @@ fn a_writer_that_may_not_wait_is_told_of_a_stall() {
     assert_eq!(db.get("patient").unwrap().as_deref(), Some(&b"yes"[..]));
 }
 
-/// While a flush takes long, writers are slowed before memory is full and they must be stopped, and can see why.
+/// During a long flush, writers are slowed down before memory is full and they must be stopped, and they can find out
+/// why.
 #[test]
 fn a_slow_flush_slows_writers_before_they_are_stopped() {
     let (fs, mut o) = (rockmill_io::MemFileSystem::new(), small_options());
@@ -224,7 +225,7 @@ fn a_slow_flush_slows_writers_before_they_are_stopped() {
     w.disable_wal(true);
     let mut keys = 0u64;
     thread::scope(|s| {
-        // Looks on: the flush is let go when the writer is seen to wait, and it must not wait for ever.
+        // Observes: the flush is released when the writer waits, and the writer must not wait for ever.
         let seen = s.spawn(|| {
             let reason = || db.property_value("rockmill.write-stall-reason").unwrap().unwrap();
             while reason() == "none" && number("rocksdb.is-write-stopped") == 0 {
@@ -258,7 +259,7 @@ fn a_slow_flush_slows_writers_before_they_are_stopped() {
     assert_eq!(db.property_value("rockmill.write-stall-reason").unwrap().unwrap(), "none", "the flush is done");
 }
 
-/// A batch that several threads write to several databases at once stays what it is: nobody numbers it in place.
+/// A batch that several threads write to several databases at once does not change: no thread numbers it in place.
 #[test]
 fn one_batch_is_written_by_many() {
     let mut batch = rockmill::WriteBatch::new();
@@ -294,8 +295,8 @@ fn one_batch_is_written_by_many() {
     }
 }
 
-/// A flush of everything, and what begins with one (checkpoints, backups), takes the column families that there are:
-/// one that goes at the same moment is no error, as in RocksDB.
+/// A flush of everything, and operations that begin with one (checkpoints, backups), take the existing column families:
+/// one that is dropped at the same moment is no error, as in RocksDB.
 #[test]
 fn flush_all_does_not_fail_for_a_column_family_that_goes() {
     let dir = tempfile::tempdir().unwrap();
@@ -326,7 +327,7 @@ fn flush_all_does_not_fail_for_a_column_family_that_goes() {
 
 #[test]
 fn a_group_has_no_more_bytes_than_the_option_says() {
-    // Bytes of a group at most, batches of 1 KiB in it at most.
+    // Most bytes of a group, and most batches of 1 KiB in it.
     for (bytes, most) in [(1, 1), (2000, 1), (2500, 2), (9 << 10, 2), (1 << 20, 8)] {
         let dir = tempfile::tempdir().unwrap();
         let mut o = small_options();

@@ -1,4 +1,4 @@
-//! Tables in several directories: which compaction writes where, what finds them there, and what RocksDB makes of it.
+//! Tables in several directories: which compaction writes where, who finds them there, and compatibility with RocksDB.
 
 mod oracle;
 
@@ -49,12 +49,12 @@ fn in_memory(fs: &MemFileSystem) -> Options {
     o
 }
 
-/// L0 and L1 have room in the first, and everything else goes to the second.
+/// The first directory has room for L0 and L1, and everything else goes to the second.
 fn two(o: &mut Options) {
     o.set_db_paths(&[at("/fast", 64 * KB), at("/slow", 0)]);
 }
 
-/// Overwrites keys at random, and flushes now and then.
+/// Overwrites random keys, and flushes now and then.
 fn fill(db: &Db, rng: &mut fastrand::Rng, state: &mut Map, bytes: usize) {
     let mut written = 0;
     while written < bytes {
@@ -92,7 +92,8 @@ fn in_time<T, E: std::fmt::Debug>(mut look: impl FnMut() -> Result<T, E>) -> T {
     }
 }
 
-/// Levels whose tables are in a directory. Each directory has the tables that the database has there, and no others.
+/// The levels whose tables are in each directory. Checks that each directory has exactly the tables that the database
+/// has there.
 fn levels_by_dir(fs: &dyn FileSystem, db: &Db, dirs: &[&str]) -> BTreeMap<PathBuf, BTreeSet<i32>> {
     in_time(|| {
         let mut levels: BTreeMap<PathBuf, BTreeSet<i32>> = BTreeMap::new();
@@ -157,7 +158,7 @@ fn each_level_has_the_first_path_with_room_for_it() {
     }
 }
 
-/// What is in one path and belongs into another does not just move.
+/// A table in the wrong path is not just moved.
 #[test]
 fn a_table_goes_to_its_levels_path_even_if_nothing_is_to_be_merged() {
     let fs = MemFileSystem::new();
@@ -260,13 +261,13 @@ fn paths_that_cannot_be_had_are_refused() {
     fifo.set_compaction_style(CompactionStyle::Fifo);
     let e = Db::open(&fifo, "/new").unwrap_err();
     assert!(e.kind() == ErrorKind::NotSupported && e.message().contains("FIFO"), "{e}");
-    // The directory of a database, whose tables would be taken for strays.
+    // Another database's directory: its tables would be mistaken for strays.
     let mut others = in_memory(&fs);
     others.set_db_paths(&[at("/fast", 1), at("/db", 1)]);
     for e in [Db::open(&others, "/new").unwrap_err(), Db::destroy(&others, "/fast").unwrap_err()] {
         assert!(e.message().contains("/db") && e.message().contains("another database"), "{e}");
     }
-    // Tables of a second path, which nobody names.
+    // Tables of a second path that is not given.
     let e = Db::open(&in_memory(&fs), "/db").unwrap_err();
     assert!(e.message().contains("missing"), "{e}");
     let mut one = in_memory(&fs);
@@ -308,7 +309,7 @@ fn what_nobody_has_goes_from_every_path_at_the_next_opening() {
     }
 }
 
-/// Directories may be moved between two openings: the MANIFEST has no names.
+/// Directories may be moved between two opens: the MANIFEST has no directory names.
 #[test]
 fn paths_may_have_other_names() {
     let fs = MemFileSystem::new();
@@ -421,7 +422,7 @@ fn readers_beside_a_writer_find_the_tables() {
     assert!(e.message().contains("missing"), "{e}");
 }
 
-/// Tables of a path that is not given would be taken for lost, and be deleted by the next open that has the path.
+/// Tables of a path that is not given would count as lost, and the next open with that path would delete them.
 #[test]
 fn a_repair_without_all_paths_is_refused_and_changes_nothing() {
     let fs = MemFileSystem::new();
@@ -469,7 +470,7 @@ fn a_repair_finds_tables_in_every_path() {
                 }
             }
         }
-        // What is damaged goes to `lost` in its own directory.
+        // Damaged tables are moved to `lost` in their own directory.
         fs.write_all(Path::new("/slow/000777.sst"), b"no table").unwrap();
         let report = Db::repair(&o, "/db").unwrap();
         assert_eq!(report.tables_missing, [0u64; 0]);
@@ -483,7 +484,7 @@ fn a_repair_finds_tables_in_every_path() {
     }
 }
 
-/// A table's further files stay where they were written while its own file goes elsewhere.
+/// A table's additional files stay in their directories when its own file goes to another one.
 #[test]
 fn pieces_of_a_table_are_found_in_their_own_paths() {
     let fs = MemFileSystem::new();
@@ -496,7 +497,7 @@ fn pieces_of_a_table_are_found_in_their_own_paths() {
     let mut state = Map::new();
     let mut mixed = 0;
     for round in 0..12 {
-        // The levels change their paths from one opening to the next.
+        // The levels change their paths from one open to the next.
         let sizes = if round % 2 == 0 { [u64::MAX, 0] } else { [40 * KB, 0] };
         o.set_db_paths(&[at("/fast", sizes[0]), at("/slow", sizes[1])]);
         let db = Db::open(&o, "/db").unwrap();
@@ -527,7 +528,7 @@ fn pieces_of_a_table_are_found_in_their_own_paths() {
     assert_eq!((report.tables_damaged, report.tables_missing.len()), (0, 0));
     let mut db = Db::open(&o, "/db").unwrap();
     assert_eq!(contents(&db), state);
-    // In one file each, RocksDB knows them again.
+    // As single files, RocksDB can read them again.
     db.make_tables_whole_cf(&db.default_cf()).unwrap();
     assert_eq!(contents(&db), state);
     drop(db);
@@ -535,7 +536,7 @@ fn pieces_of_a_table_are_found_in_their_own_paths() {
     assert_eq!(contents(&db), state);
 }
 
-/// RocksDB's libraries at hand: those of the other oracle tests, and the one that `ROCKMILL_ROCKSDB_LIBS` has.
+/// Available RocksDB libraries: those of the other oracle tests, and those in `ROCKMILL_ROCKSDB_LIBS`.
 fn drivers(test: &str) -> Vec<Driver> {
     let mut all = Vec::new();
     if let Ok(driver) = Peer::Library.driver() {
@@ -560,7 +561,7 @@ const ROCKSDB: &str = "compression=kNoCompression;write_buffer_size=16384;target
     max_bytes_for_level_base=32768;max_bytes_for_level_multiplier=4;level0_file_num_compaction_trigger=2;\
     level_compaction_dynamic_level_bytes=false";
 
-/// RocksDB writes with two paths, Rockmill reads, writes and compacts, RocksDB reads and goes on, Rockmill reads.
+/// RocksDB writes with two paths, Rockmill reads, writes and compacts, RocksDB reads and writes again, Rockmill reads.
 #[test]
 fn rocksdb_and_rockmill_share_a_database_with_two_paths() {
     let test = "rocksdb_and_rockmill_share_a_database_with_two_paths";
@@ -626,7 +627,7 @@ fn rocksdb_and_rockmill_share_a_database_with_two_paths() {
         let Some(answer) = driver.answer(test, &script) else { continue };
         assert_eq!(answer.entries().into_iter().collect::<Map>(), before);
         assert_eq!(contents(&Db::open(&o, dir("db")).unwrap()), state);
-        // A copy by Rockmill needs no paths, in RocksDB's hands either.
+        // A copy by Rockmill needs no paths, also in RocksDB.
         let db = Db::open(&o, dir("db")).unwrap();
         Checkpoint::new(&db).unwrap().create_checkpoint(dir("copy")).unwrap();
         let mut script = Script::new();
@@ -638,12 +639,12 @@ fn rocksdb_and_rockmill_share_a_database_with_two_paths() {
     }
 }
 
-/// The same flushes, level by level: each table is where RocksDB has it.
+/// After the same flushes, each level's tables are where RocksDB has them.
 #[test]
 fn rocksdb_puts_each_level_where_rockmill_does() {
     let test = "rocksdb_puts_each_level_where_rockmill_does";
     for driver in drivers(test) {
-        // Room for L0 and L1, for L2, and for what is left; none at all in the first; all in the first.
+        // Room for L0 and L1, for L2, and for the rest; no room in the first; everything in the first.
         for sizes in [[64 * KB, 129 * KB, 0], [1, 40 * KB, 0], [u64::MAX, 0, 0]] {
             let home = tempfile::tempdir().unwrap();
             let dir = |name: String| home.path().join(name);
@@ -699,7 +700,8 @@ fn rocksdb_puts_each_level_where_rockmill_does() {
                 db.wait_for_background_work().unwrap();
             }
             drop(db);
-            // Which levels have tables at the end depends on when versions of RocksDB compact; not so where these are.
+            // When compactions happen differs between versions of RocksDB, so the final levels may differ, but not
+            // their places.
             let ours = by_level("ours");
             let both: Vec<u32> = ours.keys().copied().filter(|level| theirs.contains_key(level)).collect();
             assert!(both.len() >= 3, "{ours:?} and {theirs:?} with {sizes:?}");

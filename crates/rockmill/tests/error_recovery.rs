@@ -1,5 +1,5 @@
-//! Full disks and failed background work: the store says so, loses nothing acknowledged, and goes on by itself when
-//! there is space again.
+//! Full disks and failed background work: the store reports it, loses nothing acknowledged, and continues automatically
+//! when there is space again.
 
 #[path = "error_recovery/fast_path.rs"]
 mod fast_path;
@@ -43,7 +43,7 @@ fn open(options: &Options, path: &Path) -> Db {
     Db::open_cf_descriptors(options, path, families).unwrap_or_else(|e| panic!("open: {e}"))
 }
 
-/// A new store in memory, in which nothing is written yet.
+/// A new, empty store in memory.
 fn opened(set: impl FnOnce(&mut Options)) -> (MemFileSystem, Options, Db, Acknowledged) {
     let fs = MemFileSystem::new();
     let mut options = options(&fs);
@@ -122,7 +122,7 @@ fn after(fs: &MemFileSystem, mode: CrashMode, options: &Options) -> Db {
     open(&options, path())
 }
 
-/// A call that runs out of space, by what it writes to: each in turn, then space again.
+/// Lets calls run out of space, one kind of file after the other, then makes space again.
 #[test]
 fn the_store_resumes_when_there_is_space_again() {
     let wal = |p: &Path| p.extension().is_some_and(|e| e == "log");
@@ -150,7 +150,7 @@ fn the_store_resumes_when_there_is_space_again() {
             for n in 0..20 {
                 all.write(&db, &format!("before{n:03}"), 500, &synced()).expect("a write");
             }
-            // From now on the disk is full for these calls; half of a write still happens.
+            // From now on the disk is full for these calls; half of a write is still performed.
             fs.set_free_space(Some(1 << 30));
             let hook = Arc::clone(&which);
             fs.set_hook(Box::new(move |op| match hook(op.kind, op.path) {
@@ -173,13 +173,13 @@ fn the_store_resumes_when_there_is_space_again() {
             let e = all.write(&db, "refused", 10, &WriteOptions::default()).expect_err("no writes now");
             assert!(e.is_no_space(), "{what}: {e}");
             all.check(&format!("{what}, read while full"), &db);
-            // It dies here: nothing that was synced is lost.
+            // The process dies here: no synced data is lost.
             for mode in [CrashMode::SyncedOnly, CrashMode::KeepAll] {
                 all.check(&format!("{what}, {mode:?} while full"), &after(&fs, mode, &options));
             }
             if manual {
                 assert!(e.to_string().contains("takes no more writes"), "{what}: {e}");
-                // Where a recovery needs what fails, it fails; else the next write does.
+                // If the recovery needs the failing call, it fails; otherwise the next write does.
                 let tried = db.resume();
                 assert_eq!(tried.is_err(), !what.contains("of the WAL") && !what.contains("to the WAL"), "{what}");
                 all.write(&db, "again", 10, &synced()).expect_err("the disk is still full");
@@ -248,7 +248,7 @@ fn a_compaction_without_space_does_not_stop_writes() {
         all.write(&db, &format!("key{n}"), 2000, &WriteOptions::default()).expect("a write");
         db.flush_all().expect("a flush");
     }
-    // The tables of compactions cannot be written: those with a number above the last one.
+    // Tables of compactions cannot be written: those with a number above the last one.
     let newest = fs_tables(&fs).into_iter().max().expect("tables");
     fs.set_fault(Box::new(move |op| {
         let number = op.path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse::<u64>().ok());
@@ -277,8 +277,8 @@ fn fs_tables(fs: &MemFileSystem) -> Vec<u64> {
     names.iter().filter_map(|n| n.strip_suffix(".sst")?.parse().ok()).collect()
 }
 
-/// A job whose tables' names could not be made durable leaves none of them: on a disk that is nearly full, jobs that
-/// are tried again would fill it.
+/// A job that could not make its tables' names durable leaves none of them: otherwise repeated jobs would fill a nearly
+/// full disk.
 #[test]
 fn tables_of_a_job_whose_directory_could_not_be_synced_do_not_stay() {
     let (fs, options, db, mut all) = opened(compacts_three);
@@ -304,7 +304,7 @@ fn tables_of_a_job_whose_directory_could_not_be_synced_do_not_stay() {
     };
     refuse(0, no_space);
     db.continue_background_work();
-    // It is tried again and again, as there is space, the file system says.
+    // It is retried again and again, because the file system reports free space.
     wait_until("compactions fail", || asked.load(Ordering::Relaxed) > 3);
     db.pause_background_work();
     assert_eq!((live().len(), on_disk()), (6, live()), "after compactions");
@@ -348,7 +348,7 @@ fn other_failures_wait_for_resume() {
     }
 }
 
-/// A write that failed half-way must not come back: not from the WAL, and not from the archive.
+/// A write that failed half-way must not reappear, neither from the WAL nor from the archive.
 #[test]
 fn a_failed_write_is_not_in_the_updates() {
     let (fs, _, db, mut all) = opened(|o| o.set_wal_ttl_seconds(3600));
@@ -413,7 +413,7 @@ fn listeners_are_told() {
     wait_until("the count", || options.get_ticker_count(Ticker::ErrorHandlerAutoresumeSuccessCount) == 1);
 }
 
-/// A small file system of its own, if this process may mount one.
+/// A small separate file system, if this process may mount one.
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
@@ -479,7 +479,7 @@ fn a_store_resumes_after_a_wal_that_was_left_could_not_be_synced() {
     let mut known = Acknowledged::default();
     let db = open(&options, path());
     known.write(&db, "first", 10, &WriteOptions::default()).expect("a write");
-    // The flush switches to a new WAL, which is never written to, and needs the old one durable.
+    // The flush switches to a new WAL, which is never written to, and needs the old one to be durable.
     fs.set_fault(Box::new(|op| {
         let wal = op.path.extension().is_some_and(|e| e == "log");
         (op.kind == OpKind::Sync && wal).then(|| std::io::Error::from_raw_os_error(5))
@@ -523,7 +523,7 @@ fn tables_whose_last_reader_goes_are_deleted_without_waiting_for_other_work() {
     db.wait_for_background_work().expect("no error");
     let held = tables();
     assert!(held > before, "the iterator still needs the first table");
-    // The compaction's thread has deleted what it could.
+    // By now the compaction's thread has deleted what it could.
     std::thread::sleep(Duration::from_millis(20));
     drop(reader);
     wait_until("the first table is deleted", || tables() < held);
@@ -584,7 +584,7 @@ fn a_kept_wal_whose_sync_had_failed_is_durable_after_the_next_opening() {
     refused.write(&db, "second", 10, &synced()).expect_err("the sync fails");
     fs.clear_fault();
     drop(db);
-    // The kernel still shows what is in the WAL, and takes it for written.
+    // The kernel still has the WAL's contents in its cache, and regards them as written.
     let db = open(&options, path());
     known.check("after the process's end", &db);
     known.write(&db, "third", 10, &synced()).expect("a write");

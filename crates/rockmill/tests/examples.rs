@@ -1,19 +1,19 @@
-//! Runs every example program and wants it to succeed: an example that no longer works is worse than none.
+//! Runs every example program, which must succeed: a broken example is worse than none.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-/// Benchmarks, which take long and check nothing; they are only compiled.
+/// Benchmarks, which take long and check nothing; only compiled.
 const NOT_RUN: [&str; 3] = ["index_merge_bench", "memtable_bench", "table_bench"];
 
-/// Cargo puts examples beside the folder of the test programs.
+/// Cargo puts examples next to the directory of the test programs.
 fn folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows where it is");
     test.ancestors().nth(2).expect("tests lie in target/<profile>/deps").join("examples")
 }
 
-/// When the last change was made to a file, or to any below a folder.
+/// The time of the last change to a file, or to any file below a directory.
 fn changed(path: &Path) -> SystemTime {
     let this = path.metadata().and_then(|m| m.modified()).expect("a time");
     match std::fs::read_dir(path) {
@@ -35,8 +35,8 @@ fn every_example_runs() {
     names.sort();
     assert!(names.len() > 2, "the examples were not found");
 
-    // `cargo test` has built them; `cargo test --test examples` alone has not. By itself the package has other features
-    // than in the workspace, so that a build which is not needed would build the library once more.
+    // `cargo test` has built them; `cargo test --test examples` alone has not. The package alone has other features
+    // than in the workspace, so an unnecessary build would build the library again.
     let last = changed(&here.join("src")).max(changed(&here.join("examples")));
     let built = |name: &String| folder().join(name).metadata().is_ok_and(|m| m.modified().is_ok_and(|at| at > last));
     if !names.iter().all(built) {
@@ -50,7 +50,7 @@ fn every_example_runs() {
 
     let mut failed = Vec::new();
     for name in &names {
-        // Those of the pages make their databases where they stand.
+        // The pages' examples create their databases in the current directory.
         let here = tempfile::tempdir().expect("a temporary directory");
         let done = Command::new(folder().join(name)).current_dir(here.path()).output();
         let done = done.unwrap_or_else(|e| panic!("{name} does not start: {e}"));

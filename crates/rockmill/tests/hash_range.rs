@@ -1,5 +1,5 @@
 //! Column families in the order by search key (`HashRangeComparator`): random histories against a model with both kinds
-//! of tables and every way to compact, copies, where tables end, and what is refused.
+//! of tables and every way to compact, copies, table boundaries, and refused operations.
 
 mod small_store;
 
@@ -65,7 +65,7 @@ fn check(db: &Db, want: &Map, rng: &mut Rng, what: &str) {
         let key = key(rng.u32(..KEYS + 20));
         assert_eq!(db.get(&key).unwrap().as_ref(), want.get(&place(&key)), "{what}");
     }
-    // A place in the order is any key's, whether it is there or not.
+    // Every key has a place in the order, whether it exists or not.
     for _ in 0..10 {
         let (from, to) = (key(rng.u32(..KEYS + 20)), key(rng.u32(..KEYS + 20)));
         let found = db.iterator(IteratorMode::From(&from, Direction::Forward)).next().map(|e| e.unwrap().0.into_vec());
@@ -178,10 +178,9 @@ fn histories_agree_with_a_model() {
     }
 }
 
-/// Of a leveled tree: no table has keys of two ranges of the search key, and what a table overlaps below, no neighbour
-/// overlaps as well. One job at a time, and compactions come to rest after each flush: while writers or other jobs are
-/// ahead, a level is divided more finely than the one below it was when that was written, and a table there overlaps
-/// several for a while.
+/// In a leveled tree, no table has keys of two ranges of the search key, and no two neighbours overlap the same table
+/// below. The test runs one job at a time, and waits for compactions after each flush. Otherwise a level may be divided
+/// more finely than the level below was when it was written, and a table there temporarily overlaps several.
 #[test]
 fn tables_end_where_subtrees_do() {
     for tph in [false, true] {
@@ -203,7 +202,7 @@ fn tables_end_where_subtrees_do() {
                 db.put(rng.u32(..10_000).to_be_bytes(), [b'v'; 100]).unwrap();
             }
             db.flush().unwrap();
-            // Between two jobs there may be a moment without any.
+            // There may be a moment between two jobs in which none runs.
             let mut rests = 0;
             while rests < 3 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -219,10 +218,10 @@ fn tables_end_where_subtrees_do() {
         assert!(levels.len() > 1, "{} tables", all.len());
         for level in levels {
             let count = of(level).count();
-            // Twice as many ranges as there are tables are too many; a quarter each of them has keeps to.
+            // Between a quarter and half as many ranges as tables: each table must stay within one of them.
             let bits = (count as f64).log2().floor() as u32 - 1;
             for (low, high) in of(level) {
-                // Of two or three tables nothing is asked: no bits.
+                // Two or three tables need not be divided: no bits.
                 let range_of = |key: u32| key.checked_shr(32 - bits).unwrap_or(0);
                 assert_eq!(range_of(low), range_of(high), "level {level}, {count} tables");
             }
@@ -251,7 +250,7 @@ fn the_order_is_stored_and_read_from_options() {
     assert!(e.message().contains("was written with comparator rockmill.HashRangeComparator"), "{e}");
     let text = Options::from_string(&Options::default(), "comparator=rockmill.HashRangeComparator").unwrap();
     assert_eq!(text.cf.comparator.name(), HASH_RANGE_NAME);
-    // Repair finds the order in the MANIFEST or the tables.
+    // Repair gets the order from the MANIFEST or the tables.
     Db::repair(&Options::default(), dir.path()).unwrap();
     assert_eq!(Db::open(&o, dir.path()).unwrap().get("a").unwrap().as_deref(), Some(&b"1"[..]));
 }

@@ -38,7 +38,7 @@ fn logs_of(fs: &MemFileSystem) -> Vec<PathBuf> {
 }
 
 fn logs(fs: &MemFileSystem) -> u64 {
-    // One that was deleted since it was listed has no bytes.
+    // A log deleted since it was listed has no bytes.
     logs_of(fs).iter().map(|log| fs.file_size(log).unwrap_or(0)).sum()
 }
 
@@ -58,7 +58,7 @@ fn check(db: &Db, model: &Model, what: &str) {
     }
 }
 
-/// Random work of every kind, with values that end in other blocks of the log than they began in, and many flushes.
+/// Random operations of all kinds, with values that span blocks of the log, and many flushes.
 #[test]
 fn what_was_written_is_read_and_recovered() {
     for seed in 0..6 {
@@ -124,13 +124,13 @@ fn what_was_written_is_read_and_recovered() {
             }
         }
         check(&db, &model, &format!("seed {seed}"));
-        // What is needed is bounded by the capacity; what a flush has just made obsolete may still be there.
+        // Needed logs are bounded by the capacity; logs that a flush has just made obsolete may still exist.
         assert!(logs(&fs) <= 4 << 20, "{} bytes of logs", logs(&fs));
     }
 }
 
-/// One long log, of a database without a fast path, gives more than one index table holds. What is flushed of it must
-/// not come back beside its table: a merge operand would count twice.
+/// One long log of a database without a fast path fills more than one index table. Its flushed part must not be
+/// replayed in addition to its table: a merge operand would count twice.
 #[test]
 fn operands_count_once_after_a_recovery_a_flush_and_another_recovery() {
     let fs = MemFileSystem::new();
@@ -147,7 +147,7 @@ fn operands_count_once_after_a_recovery_a_flush_and_another_recovery() {
     let expected = [[b'0'; 100], [b'1'; 100]].concat();
     for round in 0..3 {
         let db = Db::open(&fast, "/db").expect("open with a fast path");
-        // The sealed ones are due: they have more memory than one flush takes.
+        // The sealed tables are due: they have more memory than one flush takes.
         for i in 0..100 {
             db.put(format!("other{i}"), vec![b'x'; 500]).expect("a put");
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -158,7 +158,7 @@ fn operands_count_once_after_a_recovery_a_flush_and_another_recovery() {
     }
 }
 
-/// What is in memory is bounded, also where no log bounds it.
+/// The memory is bounded even without a log that bounds it.
 #[test]
 fn unlogged_writes_wait_for_memory() {
     let fs = MemFileSystem::new();
@@ -172,13 +172,13 @@ fn unlogged_writes_wait_for_memory() {
         let now = db.property_int_value("rocksdb.cur-size-all-mem-tables").expect("a property");
         most = most.max(now.unwrap_or(0));
     }
-    // Eight flushes of 100 KiB or of what the smallest memtable takes, and the one that is filled.
+    // Eight flushes of 100 KiB or of the smallest memtable's size, and the active memtable.
     assert!(most < 9 << 20, "{most} bytes of memtables");
     assert_eq!(db.get("key00000").expect("a get"), Some(vec![b'v'; 2000]));
 }
 
-/// Merged tables of range tombstones alone have next to nothing but these: they count for the flush as well, or writers
-/// would stop for memory with no flush due.
+/// Merged tables that contain only range tombstones have almost no other memory: the tombstones must count for the
+/// flush trigger, or writers would stop for memory with no flush due.
 #[test]
 fn range_deletions_alone_are_flushed_before_writers_stop() {
     let fs = MemFileSystem::new();
@@ -201,7 +201,7 @@ fn range_deletions_alone_are_flushed_before_writers_stop() {
     assert!(db.get("key000007").expect("a get").is_none());
 }
 
-/// The logs of what a snapshot, an iterator and a pinned view read may be deleted meanwhile.
+/// The logs that a snapshot, an iterator and a pinned view read may be deleted meanwhile.
 #[test]
 fn readers_keep_what_they_read() {
     let fs = MemFileSystem::new();
@@ -231,7 +231,7 @@ fn readers_keep_what_they_read() {
     assert_eq!(db.get("key0007").expect("a get"), Some(vec![b'b' + 19; 1000]));
 }
 
-/// Without the option the same directory is an ordinary one, whose WALs are elsewhere.
+/// Without the option, the same directory is an ordinary database whose WALs are elsewhere.
 #[test]
 fn it_can_be_turned_on_and_off() {
     let fs = MemFileSystem::new();
@@ -253,7 +253,7 @@ fn it_can_be_turned_on_and_off() {
     let db = Db::open(&plain, "/db").expect("open");
     fill(&db, 0);
     drop(db);
-    // Its WALs are in its own directory: they would be missed.
+    // Its WALs are in its own directory, so they would be missed.
     assert!(Db::open(&fast, "/db").is_err_and(|e| e.to_string().contains("WAL")));
     let db = Db::open(&plain, "/db").expect("open");
     db.flush().expect("a flush");
@@ -268,7 +268,7 @@ fn it_can_be_turned_on_and_off() {
     drop(db);
     let db = Db::open(&fast, "/db").expect("open with a fast path again");
     check(&db, 3000);
-    // What only its logs have would be missed.
+    // Data that only its logs have would be missed.
     fill(&db, 3000);
     drop(db);
     for refused in [Db::open(&plain, "/db"), Db::open_for_read_only(&plain, "/db", false)] {
@@ -289,7 +289,7 @@ fn it_can_be_turned_on_and_off() {
         let db = Db::open_for_read_only(&plain, "/db", false).expect("read without it");
         check(&db, 4000);
         drop(db);
-        // Who follows what another process writes may miss what it writes there next.
+        // A secondary may miss what the other process writes there next.
         let mut follows = plain.clone();
         follows.set_max_open_files(-1);
         let second = |at: &str| Db::open_as_secondary(&follows, "/db", at).map(drop);
@@ -317,7 +317,7 @@ fn it_can_be_turned_on_and_off() {
     check(&db, 4000);
 }
 
-/// A log whose end is damaged may have had something.
+/// A log with a damaged end may have contained data.
 #[test]
 fn it_is_not_turned_off_while_a_log_is_damaged() {
     let fs = MemFileSystem::new();
@@ -343,7 +343,7 @@ fn it_is_not_turned_off_while_a_needed_log_is_missing() {
     let db = Db::open(&fast, "/db").expect("open");
     db.put("k", "v").expect("a put");
     drop(db);
-    // A copy has the note of its original, whose flush leaves no log with an update.
+    // A copy has its original's marker; after the original's flush, no log has an update.
     let copy = Path::new("/copy");
     fs.create_dir(copy, false).expect("a directory");
     for name in fs.list_dir(Path::new("/db")).expect("a list") {
@@ -363,7 +363,7 @@ fn it_is_not_turned_off_while_a_needed_log_is_missing() {
     assert!(Db::open(&plain, "/db").is_err_and(|e| e.to_string().contains("/fast")), "it opens without its logs");
 }
 
-/// Several column families share logs; what only one of them needs must stay.
+/// Several column families share logs; a log that only one of them needs must stay.
 #[test]
 fn column_families_share_logs() {
     let fs = MemFileSystem::new();
@@ -391,7 +391,7 @@ fn column_families_share_logs() {
     }
 }
 
-/// A log that loses bytes under an open database gives an error, and no other value.
+/// A log that loses bytes while the database is open gives an error, and no wrong value.
 #[test]
 fn damage_in_a_log_is_an_error() {
     let fs = MemFileSystem::new();
@@ -418,8 +418,8 @@ fn numbers(db: &Db, line: &str) -> Vec<u64> {
     line.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect()
 }
 
-/// A flush reads values through a ring whose reads end in any order, through plain calls where there is none, and with
-/// every engine; its table is written through the ring or not.
+/// A flush reads values through a ring whose reads complete in any order, or with plain calls, and with every engine;
+/// its table is written through the ring or not.
 #[test]
 fn flushes_read_values_with_every_engine() {
     let rings = [Some(CallOrder::Oldest), Some(CallOrder::Newest), Some(CallOrder::Random(3)), None];
@@ -451,7 +451,7 @@ fn flushes_read_values_with_every_engine() {
             let parts = db.engine_parts();
             let by_ring = order.is_some() && engine != MergeEngine::Pread;
             assert_eq!((parts.flushes_uring > 0, parts.flushes_pread > 0), (by_ring, !by_ring), "{what}: {parts:?}");
-            // A ring is kept for the next job; windows and the memory of plain calls go.
+            // A ring is kept for the next job; windows and the memory of plain calls are freed.
             let kept = db.memory_parts().io - resting;
             assert!(kept <= if by_ring { 20 << 20 } else { 0 }, "{what}: {kept} bytes are counted after the flush");
             check(&db, &model, &what);
@@ -459,7 +459,7 @@ fn flushes_read_values_with_every_engine() {
     }
 }
 
-/// Many lookups read their values together, whatever a key has: a value, operands, a base in a log or in a table.
+/// Many lookups read their values together, whether a key has a value, operands, or a base in a log or in a table.
 #[test]
 fn multi_get_reads_values_of_logs_together() {
     for order in [Some(CallOrder::Newest), Some(CallOrder::Random(5)), None] {
@@ -497,7 +497,7 @@ fn multi_get_reads_values_of_logs_together() {
         for (key, value) in keys.iter().zip(many) {
             assert_eq!(value.expect("a get").as_ref(), model.get(key), "{order:?}");
         }
-        // One that is damaged is an error of its key alone.
+        // A damaged value is an error of its key only.
         let (key, value) = (b"key damaged", vec![b'#'; 3000]);
         db.put(key, &value).expect("a put");
         let names = fs.list_dir(Path::new("/fast")).expect("a list");
@@ -515,7 +515,7 @@ fn multi_get_reads_values_of_logs_together() {
     }
 }
 
-/// What was written in key order stands in key order in the logs: it is read in large pieces.
+/// Values written in key order are in key order in the logs, so they are read in large pieces.
 #[test]
 fn neighbours_in_a_log_are_read_together() {
     let fs = MemFileSystem::new();
@@ -530,7 +530,7 @@ fn neighbours_in_a_log_are_read_together() {
     assert!(fs.calls_of(OpKind::ReadAt) - before < 400, "values are read by themselves");
 }
 
-/// Whichever read of a flush fails: the error names the log, no table is made of what was read, and nothing is lost.
+/// Whichever read of a flush fails: the error names the log, no table is written, and nothing is lost.
 #[test]
 fn a_failed_read_of_a_flush_names_the_log() {
     for (engine, nth) in [(MergeEngine::Auto, 0), (MergeEngine::Auto, 10), (MergeEngine::Pread, 10)] {
@@ -561,7 +561,7 @@ fn a_failed_read_of_a_flush_names_the_log() {
     }
 }
 
-/// What `rocksdb.stats` says of index merges: tables that became others, and entries that were left out.
+/// The figures of index merges in `rocksdb.stats`: merged tables, and dropped entries.
 fn merges(db: &Db) -> (u64, u64) {
     let numbers = numbers(db, "Index merges: ");
     (numbers[0], numbers[2])
@@ -581,15 +581,15 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Index tables of which many wait for a flush that does not come.
+/// Options with which many index tables wait for a flush that does not come.
 fn unflushed(fs: &MemFileSystem) -> Options {
     let mut o = options(fs, 1 << 30);
     o.set_data_flush_trigger_size(1 << 30);
     o
 }
 
-/// Full index tables become few while readers, iterators and snapshots of the time before go on, and what these see is
-/// kept. Nothing is lost when the database is opened again, and when it is flushed.
+/// Full index tables are merged into few while earlier readers, iterators and snapshots continue, and what these see is
+/// kept. Nothing is lost when the database is reopened or flushed.
 #[test]
 fn index_tables_are_merged_under_readers() {
     for seed in 0..3 {
@@ -643,7 +643,7 @@ fn index_tables_are_merged_under_readers() {
                     snapshots.push((db.snapshot(), iter, model.clone()));
                 }
             }
-            // One of each tier may rest; more where merges did not keep up, until that is a minute ago.
+            // One of each tier may remain; more if merges did not keep up within the last minute.
             wait_until("there are few tables", || {
                 let of_a_tier = number(&db, "rockmill.index-merge-trigger") - 1;
                 number(&db, "rocksdb.num-immutable-mem-table") <= 8 * of_a_tier
@@ -675,7 +675,7 @@ fn index_tables_are_merged_under_readers() {
         db.flush().expect("a flush");
         check(&db, &model, "flushed");
         assert_eq!(number(&db, "rocksdb.num-immutable-mem-table"), 0);
-        // The thread that flushed lets go of them last.
+        // The thread that flushed releases them last.
         wait_until("nobody holds what is flushed", || {
             number(&db, "rocksdb.cur-size-all-mem-tables") == number(&db, "rocksdb.size-all-mem-tables")
         });
@@ -684,7 +684,7 @@ fn index_tables_are_merged_under_readers() {
     }
 }
 
-/// Flushes come while index tables are merged, of several column families, and threads read what they have written.
+/// Flushes of several column families happen while index tables are merged and threads read their own writes.
 #[test]
 fn flushes_and_index_merges_take_turns() {
     let fs = MemFileSystem::new();
@@ -747,8 +747,8 @@ fn index_merges_can_be_turned_off() {
     assert_eq!(merges(&db), (0, 0));
 }
 
-/// What moves when index tables are merged and flushed is in properties, statistics and the info log, with its reason;
-/// and time alone moves it where nothing happens.
+/// Changes of the merge and flush triggers appear in properties, statistics and the info log, with their reason; and
+/// time alone can change them.
 #[test]
 fn changes_of_the_schedule_are_told_with_their_reason() {
     let fs = MemFileSystem::new();
@@ -803,8 +803,8 @@ impl EventListener for HeldFlush {
     }
 }
 
-/// Levels may hold more while the device is short, and no more than the options say when it is not: then what is too
-/// much is compacted though nobody writes.
+/// While the device is short, levels may hold more; afterwards, no more than the options say. The excess is then
+/// compacted even without writes.
 #[test]
 fn levels_hold_more_while_flushes_do_not_keep_up() {
     const BASE: u64 = 16 << 10;
@@ -826,7 +826,7 @@ fn levels_hold_more_while_flushes_do_not_keep_up() {
 
     let held = flush.lock().expect("the lock");
     for i in 0..800 {
-        // Most of it is overwritten, so that what is flushed fits into L1 as it is now.
+        // Most of it is overwritten, so that the flushed data fits into L1 at its current size.
         db.put(format!("key{:05}", i % 40), vec![i as u8; 1000]).expect("a put");
     }
     for times in [2, 4] {
@@ -849,7 +849,7 @@ fn levels_hold_more_while_flushes_do_not_keep_up() {
     assert_eq!(level(1).target_bytes, Some(BASE));
 }
 
-/// The logs have what is in no table: without their device the database does not open, and nothing is made there.
+/// The logs have data that is in no table: without their device the database does not open, and creates nothing there.
 #[test]
 fn a_missing_fast_device_is_an_error() {
     let fs = MemFileSystem::new();

@@ -1,5 +1,5 @@
-//! The logs of a fast path: what an append costs and how it fails, how much they hold, what is kept of them, and who
-//! reads them: every strategy, engine and kind of table, and whoever copies the database.
+//! The logs of a fast path: the cost and failures of appends, limits, archives, and all kinds of readers: every
+//! strategy, engine and kind of table, and copies of the database.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -43,7 +43,7 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
 fn logs(fs: &MemFileSystem, dir: &str) -> (usize, u64) {
     let names = fs.list_dir(Path::new(dir)).unwrap_or_default();
     let logs = names.iter().filter(|n| n.ends_with(".log"));
-    // One that was deleted since it was listed has no bytes.
+    // A log deleted since it was listed has no bytes.
     let sizes = logs.map(|n| fs.file_size(&Path::new(dir).join(n)).unwrap_or(0));
     sizes.fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes))
 }
@@ -54,8 +54,8 @@ fn updates(db: &Db, since: u64) -> (u64, u64) {
     all.fold((0, 0), |(count, first), seq| (count + 1, if count == 0 { seq } else { first }))
 }
 
-/// Archived logs are on the fast device and count: the oldest go while all logs have more than it is to hold. What is
-/// there is what `get_updates_since` finds.
+/// Archived logs are on the fast device and count: the oldest are deleted while all logs together exceed the capacity.
+/// `get_updates_since` finds the remaining ones.
 #[test]
 fn an_archive_has_what_the_logs_leave_of_the_capacity() {
     let fs = MemFileSystem::new();
@@ -84,12 +84,12 @@ fn an_archive_has_what_the_logs_leave_of_the_capacity() {
     let (count, first) = updates(&db, 0);
     assert!(first > 1 && count == newest + 1 - first, "{count} updates from {first} on");
     drop(db);
-    // A device that is to hold less has less after the next opening.
+    // With a smaller capacity, fewer bytes remain after the next open.
     o.set_fast_path("/fast", capacity / 2);
     let db = Db::open(&o, "/db").expect("open");
     wait_until("the archive is too large", || all() <= capacity / 2);
     assert_eq!(db.get("key09999").expect("a get"), Some(vec![9999_u32 as u8; 1000]));
-    // As long as files may not be deleted, none is.
+    // While file deletions are disabled, none is deleted.
     db.disable_file_deletions().expect("deletions are off");
     for i in 0..3000_u32 {
         db.put(format!("key{i:05}"), vec![i as u8; 1000]).expect("a put");
@@ -104,8 +104,8 @@ fn an_archive_has_what_the_logs_leave_of_the_capacity() {
     assert_eq!(updates(&db, since), (300, since + 1));
 }
 
-/// Whoever has forbidden deletions copies what is there: a deletion from the archive that had begun has ended by then,
-/// and none begins.
+/// After deletions are disabled, files can be copied: a running deletion from the archive has ended by then, and no new
+/// one begins.
 #[test]
 fn nothing_leaves_the_archive_once_deletions_are_off() {
     let fs = MemFileSystem::new();
@@ -117,7 +117,7 @@ fn nothing_leaves_the_archive_once_deletions_are_off() {
     }
     db.flush().expect("a flush");
     drop(db);
-    // A smaller device: many go at once, each slowly.
+    // A smaller capacity: many are deleted at once, each slowly.
     let removed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&removed);
     fs.set_hook(Box::new(move |op| {
@@ -138,7 +138,7 @@ fn nothing_leaves_the_archive_once_deletions_are_off() {
     assert!(before > 3, "{before} files were deleted: too few for one to be seen on its way");
 }
 
-/// Values in the log or not, an append of a group is one call, and with `sync` one more.
+/// Whether values stay in the log or not, an append of a group is one call, plus one with `sync`.
 #[test]
 fn a_group_is_appended_by_one_call() {
     let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
@@ -177,17 +177,17 @@ fn a_group_is_appended_by_one_call() {
     }
 }
 
-/// How a call on a log goes wrong.
+/// How a call on a log fails.
 struct Failing {
     what: &'static str,
     kind: OpKind,
-    /// Bytes of it that are written all the same.
+    /// Number of its bytes that are written nevertheless.
     written: Option<usize>,
 }
 
-/// An append or a sync that fails, also one that wrote a part or all of its bytes: each writer of the group gets the
-/// error with its reason and its log, that log gets no more, and later writers are told the same reason. What was
-/// acknowledged is there, and nothing else is, at once, after a `resume` and after a crash.
+/// An append or a sync fails, after writing none, some or all of its bytes. Each writer of the group gets the error
+/// with the reason and the log; nothing more is written to that log, and later writers get the same reason. Exactly the
+/// acknowledged writes are there, immediately, after `resume` and after a crash.
 #[test]
 fn a_failed_or_short_append_is_told_once_and_no_more_is_written() {
     const WRITERS: usize = 4;
@@ -217,7 +217,7 @@ fn a_failed_or_short_append_is_told_once_and_no_more_is_written() {
         let mut how = WriteOptions::default();
         how.set_sync(kind == OpKind::Sync);
         let key = |writer: usize, i: usize| format!("{writer} {i:04}");
-        // Of each writer: how many writes were acknowledged, before the one that was not.
+        // For each writer: the number of acknowledged writes before the failed one.
         let acknowledged: Vec<usize> = std::thread::scope(|scope| {
             let writers: Vec<_> = (0..WRITERS)
                 .map(|writer| {
@@ -270,8 +270,8 @@ impl EventListener for HeldFlush {
     }
 }
 
-/// While the slow device takes nothing, logs are filled up to `fast_capacity`, and by the group that was written when
-/// there was room left. Then writers wait, and get no error.
+/// While the slow device accepts nothing, logs fill up to `fast_capacity`, plus the group that was written when there
+/// was still room. Then writers wait, without an error.
 #[test]
 fn needed_logs_never_have_more_than_the_capacity() {
     const WRITERS: usize = 3;
@@ -297,7 +297,7 @@ fn needed_logs_never_have_more_than_the_capacity() {
         }
         for round in 0..5 {
             let held = flush.lock().expect("the lock");
-            // What the last flush left behind is deleted meanwhile.
+            // Obsolete logs of the last flush are deleted meanwhile.
             let bytes = || logs(&fs, "/fast").1;
             wait_until("writers wait", || {
                 let before = (stopped(), written.load(Ordering::SeqCst), bytes());
@@ -316,8 +316,8 @@ fn needed_logs_never_have_more_than_the_capacity() {
     assert_eq!(db.iterator(IteratorMode::Start).count(), written.into_inner());
 }
 
-/// Keys that are overwritten again and again: each flush writes the last value of each, and the dead ones go with their
-/// logs, long before these are full.
+/// Keys that are overwritten again and again: each flush writes the last value of each, and dead values are deleted
+/// with their logs, long before these are full.
 #[test]
 fn dead_values_go_with_their_logs_and_are_not_written_again() {
     let fs = MemFileSystem::new();
@@ -344,7 +344,7 @@ fn dead_values_go_with_their_logs_and_are_not_written_again() {
     }
 }
 
-/// Whoever copies, follows, reads or repairs a database has what only its logs have.
+/// Copies, secondaries, readers and repairs get the data that only logs have.
 #[test]
 fn copies_readers_and_repairs_have_what_the_logs_have() {
     let fs = MemFileSystem::new();
@@ -388,7 +388,7 @@ fn copies_readers_and_repairs_have_what_the_logs_have() {
         check(&Db::open(&plain, copy).expect("open"), 600, copy);
     }
     drop(db);
-    // Nothing but tables and logs is left.
+    // Only tables and logs are left.
     for name in fs.list_dir(Path::new("/db")).expect("a list") {
         if name == "CURRENT" || name.starts_with("MANIFEST") {
             fs.remove(&Path::new("/db").join(name)).expect("a removal");
@@ -399,7 +399,8 @@ fn copies_readers_and_repairs_have_what_the_logs_have() {
     check(&Db::open(&o, "/db").expect("open"), 900, "repaired");
 }
 
-/// A view keeps the logs open that it may read: they lose their names with the flush, and their space when it ends.
+/// A view keeps the logs that it may read open: a flush removes their names, and their space is freed when the view
+/// ends.
 #[test]
 fn logs_take_no_space_once_nobody_reads_them() {
     let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
@@ -437,8 +438,8 @@ fn logs_take_no_space_once_nobody_reads_them() {
     wait_until("nobody has them open", || nameless() == Some(0));
 }
 
-/// Values in logs under each strategy, engine and kind of table, with two column families that are flushed by
-/// themselves or together: nothing else knows where a value is.
+/// Values in logs with each strategy, engine and kind of table, and with two column families that are flushed
+/// separately or together.
 #[test]
 fn every_strategy_engine_and_kind_of_table_takes_values_from_logs() {
     type Strategy = (&'static str, fn(&mut Options));
@@ -463,7 +464,7 @@ fn every_strategy_engine_and_kind_of_table_takes_values_from_logs() {
     let families = ["default", "other"];
     for (n, (strategy, set)) in strategies.into_iter().enumerate() {
         for tph in [false, true] {
-            // Each strategy has both ways to flush, each kind of table has all engines.
+            // Each strategy is combined with both ways to flush, and each kind of table with all engines.
             let (engine, atomic) = (engines[n % engines.len()], tph ^ (n / engines.len() == 1));
             let what = format!("{strategy}, {engine}, tph: {tph}, atomic: {atomic}");
             let fs = MemFileSystem::new();

@@ -1,4 +1,4 @@
-//! Logs of a fast path after a crash: what recovery keeps is durable, and what is missing is noticed.
+//! Logs of a fast path after a crash: logs that recovery keeps are durable, and missing ones are noticed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -54,7 +54,7 @@ fn entries(db: &Db) -> Entries {
     db.iterator(IteratorMode::Start).map(|e| e.expect("an entry")).collect()
 }
 
-/// How many writes are there, all of them from the first on.
+/// Number of writes that exist; checks that they are the first ones.
 fn prefix(db: &Db, what: &str) -> usize {
     let all = entries(db);
     for (i, (k, v)) in all.iter().enumerate() {
@@ -72,12 +72,12 @@ fn logs(fs: &MemFileSystem) -> Vec<PathBuf> {
     paths.filter(|p| fs.file_size(p).expect("a size") > 0).collect()
 }
 
-/// A database whose process has died: 1,500 writes in several logs, of which the first third is durable.
+/// A database whose process has died: 1,500 writes in several logs, the first third of them durable.
 fn died() -> MemFileSystem {
     died_after(1500)
 }
 
-/// The same after so many writes, of which 500 are durable.
+/// The same after `count` writes, of which 500 are durable.
 fn died_after(count: usize) -> MemFileSystem {
     let fs = MemFileSystem::new();
     let db = open(&fs).expect("open");
@@ -89,7 +89,7 @@ fn died_after(count: usize) -> MemFileSystem {
     next
 }
 
-/// What a power cut leaves after the opening and one synced write.
+/// Checks what a power cut leaves after an open and one synced write.
 fn check_durable(fs: &MemFileSystem, what: &str) {
     check_durable_after(fs, 1500, what);
 }
@@ -103,7 +103,7 @@ fn check_durable_after(fs: &MemFileSystem, count: usize, what: &str) {
         let after = fs.crash_image(mode);
         let db = open(&after).unwrap_or_else(|e| panic!("{what}, {mode:?}: {e}"));
         assert_eq!(prefix(&db, what), count + 1, "{mode:?}");
-        // Also on the way that does without index tables.
+        // Also after a flush, without index tables.
         db.flush().expect("a flush");
         assert_eq!(prefix(&db, what), count + 1, "{mode:?}");
     }
@@ -125,7 +125,7 @@ fn kept_logs_are_written_anew_only_where_the_device_lacks_them() {
         assert!(anew(&fs) <= lost.len() as u64, "{} for {dirty:?}", anew(&fs));
         assert!(anew(&fs) > 0 || lost[0] < count / 2, "{dirty:?}");
     }
-    // The kernel tells the opening that a write-back failed.
+    // The kernel reports a failed write-back to the open.
     let fs = died();
     let mut told = 0;
     fs.set_fault(Box::new(move |op| {
@@ -146,12 +146,12 @@ fn kept_logs_are_written_anew_only_where_the_device_lacks_them() {
     check_durable(&fs, "direct reads failed");
 }
 
-/// From 4 MiB of logs on, a thread compares those that were replayed while later ones are. What it finds counts as
-/// before, and logs that are not kept in the end are none the worse for it.
+/// From 4 MiB of logs on, a thread compares replayed logs with the device while later ones are replayed. Its results
+/// have the same effects as without the thread, and logs that are not kept in the end are not harmed.
 #[test]
 fn the_device_is_asked_while_later_logs_are_replayed() {
     const COUNT: usize = 16_000;
-    /// Opens, and gives how many logs a thread of its own has synced.
+    /// Opens the database; also returns how many logs a separate thread has synced.
     fn opened(fs: &MemFileSystem, what: &str) -> (Db, u64) {
         let asked = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&asked);
@@ -169,7 +169,7 @@ fn the_device_is_asked_while_later_logs_are_replayed() {
     let count = logs(&whole).len();
     let fs = whole.next_process();
     let (db, asked) = opened(&fs, "nothing is lost");
-    // The first 4 MiB at least; the last ones only if the thread was free again by then.
+    // At least those of the first 4 MiB; the last ones only if the thread was free again.
     assert!(asked as usize > count / 4 && asked as usize <= count, "{asked} of {count} logs");
     assert_eq!((prefix(&db, "nothing is lost"), anew(&fs)), (COUNT, 0));
     drop(db);
@@ -190,7 +190,7 @@ fn the_device_is_asked_while_later_logs_are_replayed() {
     }));
     check_durable_after(&fs, COUNT, "a sync failed");
     assert_eq!(anew(&fs), 1);
-    // A torn end is cut off as without a thread.
+    // A torn end is truncated as without the thread.
     let fs = whole.next_process();
     let log = logs(&fs).pop().expect("a log");
     fs.truncate(&log, fs.file_size(&log).expect("a size") - 100).expect("a cut");
@@ -199,7 +199,7 @@ fn the_device_is_asked_while_later_logs_are_replayed() {
     assert!(asked > 0 && db.live_files().expect("a list").is_empty(), "torn: {asked} logs");
     drop(db);
     check_durable_after(&fs, COUNT - 1, "torn");
-    // Records in the middle are lost: the rest is written as tables, whatever the thread has found.
+    // Records in the middle are lost: the rest is written as tables, regardless of the thread's results.
     let fs = whole.next_process();
     let log = &logs(&fs)[count - 3];
     fs.truncate(log, fs.file_size(log).expect("a size") - 100).expect("a cut");
@@ -212,8 +212,8 @@ fn the_device_is_asked_while_later_logs_are_replayed() {
     check_durable_after(&fs, found, "a log in the middle");
 }
 
-/// The directory that the logs belong to is gone or empty: its device is not mounted. No new database is made over the
-/// logs, and nothing changes on the fast device.
+/// The database directory of the logs is missing or empty because its device is not mounted. No new database is created
+/// over the logs, and nothing changes on the fast device.
 #[test]
 fn a_missing_slow_device_is_an_error() {
     let whole = died();
@@ -247,7 +247,7 @@ fn a_missing_slow_device_is_an_error() {
     }
 }
 
-/// Whatever point the power goes at, after another process died with dirty logs, or with what a write-back lost.
+/// Power cuts at all points of an open, after another process died with dirty logs or a write-back lost data.
 #[test]
 fn the_power_may_go_at_any_point_of_an_opening_that_keeps_logs() {
     for lost in [false, true] {
@@ -276,7 +276,7 @@ fn the_power_may_go_at_any_point_of_an_opening_that_keeps_logs() {
     }
 }
 
-/// A log that somebody gave a second name is not written to: what it holds is written as a table instead.
+/// A log with a second name (hard link) is not written to: its contents are written as a table instead.
 #[test]
 fn a_log_with_a_second_name_is_not_written_anew() {
     for lost in [false, true] {
@@ -296,7 +296,7 @@ fn a_log_with_a_second_name_is_not_written_anew() {
     }
 }
 
-/// As [`died`], and of the last record in the newest log the last `lost` bytes are gone: cut off, or zeros.
+/// As [`died`], with the last `lost` bytes of the newest log's last record missing: truncated, or zeros.
 fn torn(lost: u64, zeros: bool) -> MemFileSystem {
     let fs = died();
     let log = logs(&fs).pop().expect("a log");
@@ -308,11 +308,11 @@ fn torn(lost: u64, zeros: bool) -> MemFileSystem {
     fs.next_process()
 }
 
-/// A record that a power cut tore is cut off, and what is before it stays in the logs.
+/// A torn record is truncated, and the records before it stay in the logs.
 #[test]
 fn a_torn_record_is_cut_off_and_nothing_is_flushed() {
     let record = 7 + 12 + 1 + 1 + key(1499).len() as u64 + 2 + value(1499).len() as u64;
-    // Zeros that begin in the record's last sector are not taken for space that was never written to.
+    // Zeros that begin in the record's last sector do not count as unwritten space.
     for (lost, zeros) in [(1, false), (200, false), (record - 3, false), (600, true), (record - 9, true)] {
         let what = format!("{lost} bytes, zeros: {zeros}");
         let fs = torn(lost, zeros);
@@ -342,7 +342,7 @@ fn a_torn_record_is_cut_off_and_nothing_is_flushed() {
                 let after = disk.crash_image(mode);
                 let db = open(&after).unwrap_or_else(|e| panic!("{what}: {e}"));
                 let found = prefix(&db, &what);
-                // Before the first sync of these openings the process that died had synced a third.
+                // Before the first sync of these opens, the dead process had synced a third.
                 let least = match mode {
                     _ if point >= durable => 1521,
                     CrashMode::KeepAll => 1499,
@@ -360,7 +360,7 @@ fn a_torn_record_is_cut_off_and_nothing_is_flushed() {
     }
 }
 
-/// The log after it had begun, and has nothing yet: it says nothing about the one before.
+/// The next log was begun and is empty: it does not show that the torn record was complete.
 #[test]
 fn a_torn_record_before_an_empty_log_is_cut_off() {
     let fs = torn(100, false);
@@ -374,7 +374,8 @@ fn a_torn_record_before_an_empty_log_is_cut_off() {
     }
 }
 
-/// Where more than the end of all records is lost, what is left is written as tables: the next opening could not tell.
+/// If more than the end of the last record is lost, the rest is written as tables, because the next open could not
+/// detect the loss.
 #[test]
 fn a_torn_record_before_others_is_not_cut_off() {
     let fs = died();
@@ -390,7 +391,7 @@ fn a_torn_record_before_others_is_not_cut_off() {
     assert_eq!(prefix(&open(&fs).expect("open"), "again"), found);
 }
 
-/// A torn log that somebody gave a second name keeps what it has under that name.
+/// A torn log with a second name keeps its contents under that name.
 #[test]
 fn a_torn_log_with_a_second_name_is_not_cut() {
     let fs = torn(100, false);
@@ -403,8 +404,8 @@ fn a_torn_log_with_a_second_name_is_not_cut() {
     assert!(fs.read_to_vec(other).expect("a read") == contents);
 }
 
-/// A page that was taken for written leaves the cache between the replay and the look at the device: both agree then,
-/// and neither is what memtables hold.
+/// A page that counted as written leaves the cache between the replay and the comparison with the device. Both then
+/// agree, but differ from the memtables' contents.
 #[test]
 fn a_log_that_left_the_cache_after_its_replay_is_no_base_to_build_on() {
     let fs = died();
@@ -426,7 +427,7 @@ fn a_log_that_left_the_cache_after_its_replay_is_no_base_to_build_on() {
     assert!((500..1500).contains(&found), "{found}");
 }
 
-/// On a real disk an opening writes no log again.
+/// On a real disk, an open rewrites no log.
 #[test]
 fn an_opening_reads_kept_logs_and_writes_none() {
     let test = "an_opening_reads_kept_logs_and_writes_none";
@@ -461,10 +462,10 @@ fn an_opening_reads_kept_logs_and_writes_none() {
     }
 }
 
-/// A name, and how a database comes to be there.
+/// A name, and how to bring a database into this state.
 type State = (&'static str, fn(&MemFileSystem, Db));
 
-/// A single log that is gone is named by an opening, whatever the others say, and wherever the database stood.
+/// An open names a single missing log, whatever the other logs contain, and whatever the state of the database was.
 #[test]
 fn a_missing_log_is_named() {
     let states: [State; 7] = [
@@ -517,11 +518,11 @@ fn a_missing_log_is_named() {
             assert_eq!(e.kind(), ErrorKind::Corruption, "{state}: {e}");
             let name = log.display().to_string();
             assert!(e.to_string().contains(&name) && e.to_string().contains("missing"), "{state}, {name}: {e}");
-            // Nothing was changed: with the log all is there.
+            // Nothing was changed: with the log restored, all data is there.
             let back = fs.next_process();
             back.write_all(log, &contents).expect("a write");
             assert_eq!(prefix(&open(&back).expect("open"), state), whole, "{state}, {name}");
-            // The ways to go on without it: each once, and the next openings are as before.
+            // The ways to continue without it: each is needed once, and later opens are normal.
             for way in 0..3 {
                 let fs = fs.next_process();
                 let mut once = options(&fs);
@@ -545,7 +546,7 @@ fn a_missing_log_is_named() {
     }
 }
 
-/// What a copy, a restored backup or another way to open has no logs for is not missed.
+/// Logs that a copy, a restored backup or another way to open does not need are not missed.
 #[test]
 fn logs_that_were_never_there_are_not_missed() {
     let fs = MemFileSystem::new();
@@ -574,7 +575,7 @@ fn logs_that_were_never_there_are_not_missed() {
     assert_eq!(prefix(&open(&fs).expect("open"), "restored"), 1500);
 }
 
-/// Moves all logs from one directory to another, which has nothing but what else is given.
+/// Moves all logs from one directory to another, which then contains only these and `others`.
 fn move_logs(fs: &MemFileSystem, from: &str, to: &str, others: &[&str]) {
     fs.create_dir(Path::new(to), true).expect("a directory");
     for name in fs.list_dir(Path::new(from)).expect("a list") {
@@ -584,7 +585,7 @@ fn move_logs(fs: &MemFileSystem, from: &str, to: &str, others: &[&str]) {
     }
 }
 
-/// A copy has no empty logs, which others name. Nothing is lost, so no opening misses them.
+/// A copy lacks empty logs to which other logs refer. No data is lost, so no open misses them.
 #[test]
 fn logs_that_copies_lack_since_they_were_empty_are_not_missed() {
     let cfs = ["default", "b"];
@@ -595,7 +596,7 @@ fn logs_that_copies_lack_since_they_were_empty_are_not_missed() {
     let b = db.cf_handle("b").expect("a column family");
     write(&db, 0..20);
     db.put_cf(&b, "only", "in the log").expect("a put");
-    // A new log begins, and the one before it stays for the other column family.
+    // A new log begins, and the previous one stays for the other column family.
     db.flush().expect("a flush");
     let newest = fs.list_dir(Path::new("/fast")).expect("a list").into_iter().filter(|n| n.ends_with(".log")).max();
     let newest = Path::new("/fast").join(newest.expect("a log"));
@@ -624,7 +625,7 @@ fn logs_that_copies_lack_since_they_were_empty_are_not_missed() {
     }
 }
 
-/// The fast device is mounted elsewhere, and a log is missing: an opening that refused changes nothing for others.
+/// The fast device is mounted elsewhere, and a log is missing: an open that fails changes nothing for later ones.
 #[test]
 fn an_opening_that_refused_leaves_the_next_one_what_it_needs_to_refuse() {
     for last in [false, true] {
@@ -650,7 +651,7 @@ fn an_opening_that_refused_leaves_the_next_one_what_it_needs_to_refuse() {
     }
 }
 
-/// The record that names the next log is written, and the call fails all the same. The process dies of that.
+/// The record that names the next log is written, but the call fails nevertheless, and the process dies.
 #[test]
 fn a_log_whose_name_was_written_in_a_call_that_failed_is_there() {
     let fs = MemFileSystem::new();

@@ -1,4 +1,4 @@
-//! Tables made by `SstFileWriter` and ingested: by RocksDB, and what RocksDB wrote by Rockmill.
+//! Tables made by `SstFileWriter` and ingested, also by RocksDB; and RocksDB's tables ingested by Rockmill.
 
 #[path = "ingest/crash.rs"]
 mod crash;
@@ -68,14 +68,14 @@ fn a_writer_refuses_what_makes_no_table() {
     assert_eq!(info.file_size, std::fs::metadata(&path).unwrap().len());
     assert_eq!(w.file_size(), info.file_size);
     assert!(w.put("d", "1").is_err(), "finished");
-    // A table that is not finished leaves nothing.
+    // An unfinished table leaves no file.
     w.open(dir.path().join("unfinished.sst")).unwrap();
     w.put("a", "1").unwrap();
     drop(w);
     assert!(!dir.path().join("unfinished.sst").exists() && path.exists());
 }
 
-/// RocksDB takes our tables in, whatever is in them, and says of them what it says of its own.
+/// RocksDB ingests our tables with all kinds of contents, and reports the same about them as about its own.
 #[test]
 fn rocksdb_ingests_tables_of_rockmill() {
     let test = "rocksdb_ingests_tables_of_rockmill";
@@ -146,11 +146,11 @@ fn a_file_goes_as_deep_as_it_can() {
     options.set_disable_auto_compactions(true);
     let db = Db::open(&options, "/db").unwrap();
     let file = |n: usize| PathBuf::from(format!("/t{n}.sst"));
-    // Nothing is there: the last level, and no sequence number.
+    // The database is empty: the table goes to the last level, without a sequence number.
     write_sst(&options, &file(1), &[("b", "1"), ("y", "1")]);
     db.ingest_external_file(vec![file(1)]).unwrap();
     assert_eq!((places(&db), db.latest_sequence_number()), (vec![(6, 0, 0)], 1));
-    // Into a gap between the keys of that file: no key in common, but not the same level.
+    // Into a gap between the keys of that file: no common key, but not the same level.
     write_sst(&options, &file(2), &[("d", "2"), ("f", "2")]);
     db.ingest_external_file(vec![file(2)]).unwrap();
     assert_eq!(places(&db), [(0, 0, 0), (6, 0, 0)]);
@@ -159,7 +159,7 @@ fn a_file_goes_as_deep_as_it_can() {
     db.ingest_external_file(vec![file(3)]).unwrap();
     assert_eq!(places(&db), [(0, 2, 2), (0, 0, 0), (6, 0, 0)]);
     assert_eq!(db.latest_sequence_number(), 2);
-    // Over what is in the memtable: that is flushed first.
+    // Overlaps the memtable, which is flushed first.
     db.put("g", "memtable").unwrap();
     write_sst(&options, &file(4), &[("g", "4"), ("h", "4")]);
     let mut no_flush = IngestExternalFileOptions::default();
@@ -172,7 +172,7 @@ fn a_file_goes_as_deep_as_it_can() {
     assert!(e.kind() == ErrorKind::InvalidArgument && e.to_string().contains("required, but disabled"), "{e}");
     db.ingest_external_file(vec![file(4)]).unwrap();
     assert_eq!((get(&db, "f").as_deref(), get(&db, "g").as_deref()), (Some("3"), Some("4")));
-    // A snapshot must not see a file, even one that overlaps nothing; unless it may.
+    // A snapshot must not see a new file, even without overlap, unless the options allow it.
     let snapshot = db.snapshot();
     write_sst(&options, &file(5), &[("za", "5")]);
     write_sst(&options, &file(6), &[("zb", "6")]);
@@ -184,7 +184,7 @@ fn a_file_goes_as_deep_as_it_can() {
     assert_eq!((get(&db, "za").as_deref(), get(&db, "zb").as_deref()), (Some("5"), Some("6")));
     assert!(places(&db).contains(&(6, 5, 5)) && places(&db).contains(&(6, 0, 0)), "{:?}", places(&db));
     drop(snapshot);
-    // It can be asked that a file goes to the last level.
+    // An option requires that a file goes to the last level.
     let mut bottom = IngestExternalFileOptions::default();
     bottom.set_fail_if_not_bottommost_level(true);
     write_sst(&options, &file(7), &[("c", "7")]);
@@ -196,7 +196,7 @@ fn a_file_goes_as_deep_as_it_can() {
     same("after reopening", &before, &read(&db, "default"));
     db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
     same("after a compaction", &before, &read(&db, "default"));
-    // Files that could not be ingested left nothing.
+    // Failed ingestions left no files.
     let tables = fs.list_dir(Path::new("/db")).unwrap().iter().filter(|n| n.ends_with(".sst")).count();
     assert_eq!(tables, db.live_files().unwrap().len());
 }
@@ -228,11 +228,11 @@ fn files_of_one_call_may_overlap_and_later_ones_win() {
     };
     expect("ingested");
     assert_eq!(db.latest_sequence_number(), 5);
-    // The last ones lie above those before; a file of one range tombstone alone is marked for compaction.
+    // The last files are above the earlier ones; a file of one range tombstone alone is marked for compaction.
     assert_eq!(places(&db), [(0, 5, 5), (0, 4, 4), (0, 3, 3), (6, 1, 1), (6, 2, 2)]);
     db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
     expect("compacted");
-    // Tombstones that end where another file begins do not overlap it.
+    // A tombstone that ends where another file begins does not overlap it.
     let neighbours = ["/n1.sst", "/n2.sst"];
     w.open(neighbours[0]).unwrap();
     w.delete_range("m", "p").unwrap();
@@ -253,7 +253,7 @@ fn what_cannot_be_ingested_changes_nothing() {
     let good = file("good.sst");
     write_sst(&options, &good, &[("a", "1"), ("b", "1")]);
     let refused = |path: &Path, kind: ErrorKind, words: &str| {
-        // With a good one, of which nothing must be seen.
+        // Together with a good one, which must not become visible.
         let e = db.ingest_external_file(vec![good.clone(), path.to_owned()]).unwrap_err();
         assert!(e.kind() == kind && e.to_string().contains(words), "{words}: {e}");
         assert_eq!(get(&db, "a"), None);
@@ -280,7 +280,7 @@ fn what_cannot_be_ingested_changes_nothing() {
     assert_eq!(db.get_cf(&other, "o").unwrap().as_deref(), Some(&b"1"[..]));
     let empty: Vec<PathBuf> = vec![];
     assert_eq!(db.ingest_external_file(empty).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    // Damage in a block is found if asked for.
+    // Damage in a block is found if checksums are verified.
     let mut bytes = std::fs::read(&good).unwrap();
     bytes[3] ^= 1;
     std::fs::write(file("damaged.sst"), bytes).unwrap();
@@ -293,7 +293,7 @@ fn what_cannot_be_ingested_changes_nothing() {
         set(&mut bad, true);
         assert!(db.ingest_external_file_opts(&bad, vec![&good]).is_err());
     }
-    // Two column families: one bad file, and neither gets any.
+    // Two column families: with one bad file, neither gets any file.
     let arg = |cf: &rockmill::ColumnFamily, path: PathBuf| {
         IngestExternalFileArg::new(cf.clone(), vec![path], IngestExternalFileOptions::default())
     };
@@ -319,7 +319,7 @@ fn moved_files_are_linked_and_lose_their_old_name() {
     link.set_link_files(true);
     db.ingest_external_file_opts(&link, vec![file("linked.sst")]).unwrap();
     assert_eq!(inode(&file("linked.sst")), inode(&oracle::tables(&file("db"))[0]));
-    // A writer that takes the name anew leaves the database's file alone.
+    // A writer that reuses the name does not change the database's file.
     write_sst(&options, &file("linked.sst"), &[("b", "2")]);
     assert_eq!(get(&db, "a").as_deref(), Some("1"));
     let mut moves = IngestExternalFileOptions::default();
@@ -328,7 +328,7 @@ fn moved_files_are_linked_and_lose_their_old_name() {
     assert!(!file("linked.sst").exists());
     assert_eq!(get(&db, "b").as_deref(), Some("2"));
 
-    // Where links are impossible: a copy, or an error.
+    // If links are impossible: a copy, or an error.
     let fs = MemFileSystem::new();
     let options = mem_options(&fs);
     let db = Db::open(&options, "/db").unwrap();
@@ -347,7 +347,7 @@ fn moved_files_are_linked_and_lose_their_old_name() {
     assert!(!fs.exists(Path::new("/far.sst")).unwrap());
 }
 
-/// What RocksDB wrote, Rockmill ingests; RocksDB then reads the database.
+/// Rockmill ingests tables of RocksDB; RocksDB then reads the database.
 #[test]
 fn tables_of_rocksdb_are_ingested() {
     let test = "tables_of_rocksdb_are_ingested";
@@ -469,7 +469,7 @@ fn random_ingestions_agree_with_a_map() {
     }
 }
 
-/// Ingests one to three tables of random entries, in the model too.
+/// Ingests one to three tables of random entries, also into the model.
 fn ingest(db: &Db, options: &Options, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, rng: &mut fastrand::Rng, number: u32) {
     let mut files = Vec::new();
     for part in 0..rng.usize(1..4) {
@@ -505,8 +505,8 @@ fn ingest(db: &Db, options: &Options, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, rn
     db.ingest_external_file_opts(&how, files).unwrap();
 }
 
-/// Ingestions while others write, read at snapshots and compact: each appears whole, at once, and never in a snapshot
-/// that was there before.
+/// Ingestions while others write, read at snapshots and compact: each becomes visible completely at one moment, and
+/// never in an earlier snapshot.
 #[test]
 fn ingestions_appear_at_once_to_concurrent_readers() {
     let fs = MemFileSystem::new();
@@ -606,7 +606,8 @@ fn files_ingested_behind_give_way_to_everything_else() {
         db.ingest_external_file(vec!["/u.sst"]).unwrap();
         assert_eq!((get(&db, "deleted").as_deref(), get(&db, "new").as_deref()), (Some("u"), Some("u")));
     }
-    // Without the option, sequence numbers became 0 on the way down: what comes behind could not be told from that.
+    // Without the option, sequence numbers became 0 on the way down, so that files ingested behind could not be
+    // distinguished.
     let dir = "/late";
     options.set_allow_ingest_behind(false);
     options.set_level_compaction_dynamic_level_bytes(false);
@@ -678,8 +679,8 @@ fn operands_of_another_merge_operator_are_refused() {
     assert_eq!(get(&db, "k").as_deref(), Some("2"));
 }
 
-/// Values of a database with a time to live end with the times of their writing: without, the last bytes of the values
-/// of a table from outside were taken for times, and lost.
+/// In a database with a time to live, values end with the time of their writing. The last bytes of values without times
+/// in an external table would be mistaken for times, and lost.
 #[test]
 fn a_database_with_a_time_to_live_takes_values_with_times_only() {
     let fs = MemFileSystem::new();
@@ -727,15 +728,15 @@ fn a_database_with_a_time_to_live_takes_values_with_times_only() {
         db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
         expect(&db);
     }
-    // RocksDB's own writer knows nothing of times: whoever appends them says so.
+    // RocksDB's own writer does not know times: a caller that appends them sets an option.
     let mut says_so = IngestExternalFileOptions::default();
     says_so.set_values_with_times(true);
     let mut without_operator = options.clone();
     without_operator.cf.merge_operator = None;
-    // Times of long ago would have ended: a compaction may drop those at any moment.
+    // Not old times: a compaction could drop expired values at any moment.
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let time = u32::try_from(now).unwrap().to_le_bytes();
-    // With an operator, the table names that one, not the one around it.
+    // With an operator, the table names that operator, not the one that wraps it.
     for (name, options) in [("appended", &options), ("nameless", &without_operator)] {
         let path = write(SstFileWriter::create(options), name, &time);
         refused(&plain, &path, &says_so, "no time to live");
@@ -747,13 +748,13 @@ fn a_database_with_a_time_to_live_takes_values_with_times_only() {
     drop(db);
     let db = Db::open_with_ttl(&options, "/db", Duration::from_secs(1000)).unwrap();
     expect(&db);
-    // What a database wrote without a time to live has values without times.
+    // Tables of a database without a time to live have values without times.
     plain.merge("b", "longer than a time").unwrap();
     plain.flush().unwrap();
     drop(plain);
     let e = Db::open_with_ttl(&options, "/plain", Duration::from_secs(1000)).err().unwrap();
     assert!(e.to_string().contains("TtlMergeOperator"), "{e}");
-    // There is no value that could lack one.
+    // A table without values cannot lack times.
     let mut writer = SstFileWriter::create(&options);
     writer.open("/deletions.sst").unwrap();
     writer.delete_range("a", "b").unwrap();

@@ -1,5 +1,5 @@
-//! What users of RocksDB expect, asked of both: kinds of errors for what is not there, options that are adjusted or
-//! refused, iterators between prefixes and bounds. And read options that outlive what they were made from.
+//! What users of RocksDB expect, compared with RocksDB: kinds of errors for missing things, adjusted or refused
+//! options, iterators between prefixes and bounds. And read options that outlive the objects that they were made from.
 
 mod oracle;
 
@@ -24,8 +24,8 @@ fn creating() -> Options {
     o
 }
 
-/// A database of two families, closed, with a table in each; beside it an empty directory, a file of rubbish, and a
-/// backup of it.
+/// A database of two families, closed, with a table in each; next to it an empty directory, a garbage file, and a
+/// backup.
 fn ours(dir: &Path) {
     let db = Db::open_cf(&creating(), dir.join("db"), CFS).unwrap();
     db.put("k", "v").unwrap();
@@ -77,7 +77,7 @@ fn remove(dir: &Path, part: &str) {
 
 type Try = fn(&Path) -> rockmill::Result<()>;
 
-/// What is tried, as commands parted by `;` in which DIR stands for the directory, and here.
+/// The attempts, as RocksDB driver commands separated by `;` (DIR is the directory), and in Rockmill.
 const KINDS: &[(&str, Try)] = &[
     ("db create_if_missing=false;try open DIR/nowhere", |d| Db::open(&Options::default(), d.join("nowhere")).map(drop)),
     ("db create_if_missing=false;try open DIR/empty", |d| Db::open(&Options::default(), d.join("empty")).map(drop)),
@@ -215,7 +215,8 @@ const KINDS: &[(&str, Try)] = &[
     }),
 ];
 
-/// Kinds that differ from RocksDB's on purpose: a read-only database changes nothing, and a repair makes no database.
+/// Kinds that intentionally differ from RocksDB's: a read-only database changes nothing, and a repair does not create a
+/// database.
 const KINDS_OF_OUR_OWN: &[(&str, &str)] = &[
     ("try repair DIR/nowhere", "InvalidArgument"),
     ("cf other;open_ro DIR/db;try create_cf third", "NotSupported"),
@@ -261,7 +262,7 @@ fn kinds_of_errors_are_rocksdbs() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// An empty name is refused, by RocksDB 11 too; before, it lost the family.
+/// An empty name is refused, as by RocksDB 11; earlier versions lost the column family.
 #[test]
 fn a_column_family_needs_a_name() {
     let mut o = creating();
@@ -272,7 +273,7 @@ fn a_column_family_needs_a_name() {
     assert!(db.cf_handle("").is_none());
 }
 
-/// Options with values of which some make no sense. Those before the bar are of the database.
+/// Options with values, some of them invalid. Those before the bar are options of the database.
 const ODD: &[(&str, &[&str])] = &[
     ("max_open_files", &["-1", "-2", "-100", "20", "1000"]),
     ("delayed_write_rate", &["0", "1", "1000000"]),
@@ -324,7 +325,7 @@ const ODD: &[(&str, &[&str])] = &[
     ("max_compaction_bytes", &["1", "1000000"]),
 ];
 
-/// Options whose value is compared once the database is open; the others only have to be taken or refused alike.
+/// Options whose values are compared after the open; others only have to be accepted or refused in the same way.
 const SAME: &[&str] = &[
     "delayed_write_rate",
     "max_write_buffer_number",
@@ -342,8 +343,8 @@ const SAME: &[&str] = &[
     "partition_filters",
 ];
 
-/// Random options of which some make no sense: the database opens where RocksDB's opens, the options are then the same,
-/// and it works; else the kind of the error is RocksDB's.
+/// Random options, some of them invalid: the database opens if RocksDB's opens, with the same options, and works;
+/// otherwise the error has RocksDB's kind.
 #[test]
 fn odd_options_are_adjusted_or_refused_as_by_rocksdb() {
     let test = "odd_options_are_adjusted_or_refused_as_by_rocksdb";
@@ -360,7 +361,7 @@ fn odd_options_are_adjusted_or_refused_as_by_rocksdb() {
     let mut cases = Vec::new();
     for case in 0..150 {
         let (mut of_db, mut of_family) = (Vec::new(), Vec::new());
-        // Each odd value once alone, then some together.
+        // Each odd value alone, then several together.
         let alone = ODD.iter().flat_map(|(name, values)| values.iter().map(move |v| (*name, *v))).nth(case);
         let picked: Vec<(&str, &str)> = match alone {
             Some(one) => vec![one],
@@ -409,8 +410,8 @@ fn odd_options_are_adjusted_or_refused_as_by_rocksdb() {
                 let ours = values.iter().find(|v| v.name == *name).map(|v| v.value.as_str());
                 let small = *name == "write_buffer_size" && ours.is_some_and(|v| v.parse::<u64>().unwrap() < 65536);
                 let number = |v: Option<&str>| v.and_then(|v| v.parse::<f64>().ok());
-                // RocksDB keeps a negative one, never compacts, and stops its writers for ever in the end. Nor does it
-                // raise the other two to it then.
+                // RocksDB keeps a negative trigger, never compacts, and finally stops its writers for ever. It then
+                // does not raise the other two triggers either.
                 let negative = text.contains("level0_file_num_compaction_trigger=-");
                 let endless = negative && name.starts_with("level0_") && number(line) < Some(1.0) && ours == Some("1");
                 if !small && !endless && line.is_some() && line != ours && number(line) != number(ours) {
@@ -431,8 +432,8 @@ fn odd_options_are_adjusted_or_refused_as_by_rocksdb() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Iterators over prefixes, with bounds before, in and after the prefix of what is sought, go where RocksDB's go. No
-/// filter is there that could make RocksDB's result a matter of chance.
+/// Iterators over prefixes, with bounds before, in and after the prefix of the target, go to the same entries as
+/// RocksDB's. There are no filters, which could make RocksDB's results random.
 #[test]
 fn iterators_between_prefixes_and_bounds_go_where_rocksdbs_go() {
     let test = "iterators_between_prefixes_and_bounds_go_where_rocksdbs_go";
@@ -452,7 +453,7 @@ fn iterators_between_prefixes_and_bounds_go_where_rocksdbs_go() {
         let db = Db::open(&o, dir.path().join(format!("ours{round}"))).unwrap();
         script.line("reset").line(format!("cf default prefix_extractor={prefix}"));
         script.open(&dir.path().join(format!("theirs{round}")));
-        // RocksDB 7.8 reads behind a key that has no prefix: all are long enough.
+        // RocksDB 7.8 reads past the end of a key without a prefix, so all keys are long enough.
         let shortest = if prefix == "fixed:2" { 2 } else { 1 };
         let long = |rng: &mut fastrand::Rng| -> Vec<u8> {
             (0..rng.usize(shortest..5)).map(|_| *rng.choice(b"abc").unwrap()).collect()
@@ -468,7 +469,7 @@ fn iterators_between_prefixes_and_bounds_go_where_rocksdbs_go() {
         }
         for _ in 0..300 {
             let flags = *rng.choice(&["same", "same,total", "same,auto", "total", "-"]).unwrap();
-            // Without any of them a seek to another prefix is a matter of chance in RocksDB.
+            // Without any of them, a seek to another prefix has random results in RocksDB.
             let flags = if flags == "-" && prefix != "nullptr" { "same" } else { flags };
             let bound = |rng: &mut fastrand::Rng| rng.bool().then(|| long(rng));
             let (lower, upper) = (bound(&mut rng), bound(&mut rng));
@@ -513,7 +514,7 @@ fn iterators_between_prefixes_and_bounds_go_where_rocksdbs_go() {
     }
 }
 
-/// Overwrites, deletes and compacts everything, so that nothing old is left that no snapshot holds.
+/// Overwrites, deletes and compacts everything, so that old versions remain only if a snapshot holds them.
 fn turn_over(db: &Db, value: &str) {
     for i in 0..20 {
         db.put(format!("{i:02}"), value).unwrap();
@@ -525,8 +526,8 @@ fn turn_over(db: &Db, value: &str) {
     db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &all).unwrap();
 }
 
-/// Read options hold the snapshot that they were given: every kind of read sees the same after its handle was dropped,
-/// whatever is compacted meanwhile, until the last of the options is gone, too.
+/// Read options hold their snapshot: every kind of read sees the same after the snapshot's handle was dropped, whatever
+/// is compacted meanwhile, until the last of the options is dropped, too.
 #[test]
 fn read_options_hold_their_snapshot() {
     let mut o = creating();
@@ -563,7 +564,7 @@ fn read_options_hold_their_snapshot() {
     assert_eq!(snapshots(), Some(0));
 }
 
-/// A snapshot's number means something in its own database only, and in no later opening of it.
+/// A snapshot's number is valid only in its own database, and only until that is closed.
 #[test]
 fn a_snapshot_of_another_database_is_refused() {
     let mut o = creating();
@@ -600,7 +601,7 @@ fn a_snapshot_of_another_database_is_refused() {
     refused(&db, &options, "was closed");
 }
 
-/// Properties that say the same as RocksDB's where nothing is compacted into one level, and where files wait.
+/// Properties equal RocksDB's if nothing is compacted into one level, and if files wait to be deleted.
 #[test]
 fn properties_mean_what_rocksdbs_mean() {
     let mut o = creating();
@@ -635,8 +636,7 @@ fn properties_mean_what_rocksdbs_mean() {
     assert_eq!(number(properties::OBSOLETE_SST_FILES_SIZE), Some(0));
 }
 
-/// Each read after a new range tombstone looks at all of the memtable's: whoever writes them one by one says how many
-/// there may be.
+/// Each read after a new range tombstone examines all of the memtable's; an option limits their number.
 #[test]
 fn a_memtable_with_as_many_range_tombstones_as_it_may_have_is_flushed() {
     let fs = MemFileSystem::new();
@@ -655,7 +655,7 @@ fn a_memtable_with_as_many_range_tombstones_as_it_may_have_is_flushed() {
     assert_eq!(tables(&db), 0, "by default there is no limit");
     db.set_options(&[("memtable_max_range_deletions", "5")]).unwrap();
     delete(10);
-    // The write after the last one that it may have finds it full.
+    // The write after the last allowed one finds the memtable full.
     db.put("0600", "1").unwrap();
     db.flush().unwrap();
     // A flush takes all that wait.

@@ -1,5 +1,5 @@
-//! Merge operators: what readers see of operands in memtables, tables and under snapshots, what flushes and
-//! compactions leave, what a failing operator does, and what RocksDB makes of it.
+//! Merge operators: reads of operands in memtables, tables and below snapshots, the results of flushes and compactions,
+//! failing operators, and compatibility with RocksDB.
 
 mod oracle;
 
@@ -190,7 +190,7 @@ fn without_an_operator_a_read_says_so() {
     assert!(e.to_string().contains("key k has merge operands"), "{e}");
 }
 
-/// Without its OPTIONS files, which name the operator too.
+/// Removes its OPTIONS files, which also name the operator.
 fn forget_options(dir: &Path) {
     for entry in std::fs::read_dir(dir).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -236,7 +236,7 @@ fn operands_of_another_operator_are_refused() {
         assert_eq!(text(db.get("plain").expect("get")).as_deref(), Some("p"));
         db.get("k").expect_err("needs the operator");
     }
-    // Merged with its own operator, the values do not depend on it any more.
+    // After a merge with their own operator, the values no longer depend on it.
     compact(&Db::open(&options("stringappend"), dir.path()).expect("open"));
     forget_options(dir.path());
     let db = Db::open(&options("max"), dir.path()).expect("open");
@@ -282,7 +282,7 @@ fn rocksdbs_tables_name_their_operator() {
     assert_eq!(text(db.get("k").expect("get")).as_deref(), Some("1"));
 }
 
-/// Some operands in every place, as both sides write them.
+/// Operands in every place, written the same way by both sides.
 fn scripted(operator: &str, path: &Path) -> Script {
     let mut script = Script::new();
     script.line(format!("cf default merge_operator={operator};disable_auto_compactions=true")).open(path);
@@ -357,7 +357,7 @@ fn rocksdb_and_rockmill_merge_alike() {
                 }
             }
         }
-        // RocksDB reads what Rockmill flushed and compacted, and compacts it again.
+        // RocksDB reads Rockmill's flushed and compacted data, and compacts it again.
         for path in [&theirs, &ours] {
             let mut script = scripted(operator, path);
             script.line("dump default").line("rdump default").line("compact default").line("dump default");

@@ -1,4 +1,4 @@
-//! Metrics: the text for Prometheus beside what `prometheus-client` writes, and the status file.
+//! Metrics: the text for Prometheus compared with `prometheus-client`, and the status file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn database(path: &Path) -> Arc<Db> {
     Arc::new(db)
 }
 
-/// Samples of a text by name and labels. What the clock changes is left out.
+/// Samples of a text by name and labels, without those that depend on time.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|l| !l.starts_with('#') && !l.contains("_seconds"));
     let all = lines.map(|l| {
@@ -144,7 +144,7 @@ fn the_status_file_is_written_anew_and_goes() {
     assert!(!other.exists(), "a closed database has no status");
     assert!(names(&path).is_empty());
 
-    // A place that cannot be written to is the log's matter, not the writers'.
+    // If the file cannot be written, that is logged, and writers are not affected.
     o.set_status_file("no/such/directory/STATUS");
     let db = Db::open(&o, &path).expect("opens");
     let log = || std::fs::read_to_string(path.join("LOG")).unwrap_or_default();
@@ -153,7 +153,7 @@ fn the_status_file_is_written_anew_and_goes() {
     drop(db);
     assert_eq!(log().matches("the status file cannot be written").count(), 1, "said once");
 
-    // What is there and no status file is somebody's: it is neither replaced nor removed. One that a process left is.
+    // An existing file that is not a status file is neither replaced nor removed. A status file left by a process is.
     for (name, kept) in [("notes.txt", true), ("IDENTITY", true), ("left", false)] {
         let file = path.join(name);
         let before = match name {

@@ -1,9 +1,9 @@
-//! Options without sense: every option at every extreme, from code, out of an OPTIONS file, and while a database is
-//! open. A value is adjusted, works, or is refused under the option's name; no value makes a panic, an endless job, a
-//! writer that waits for ever or an allocation beyond measure.
+//! Every option at every extreme: set in code, in an OPTIONS file, and while a database is open. A value is adjusted,
+//! works, or is refused with the option's name. No value causes a panic, an endless job, a writer that waits for ever,
+//! or an excessive allocation.
 //!
-//! The list of options is the store's own, so that a new option is walked, too. The walk runs in a process of its own:
-//! an allocation that fails ends it, and its last line then says at which value.
+//! The list of options is the store's own, so new options are tested automatically. The test runs in a separate
+//! process: a failed allocation ends it, and its last line then shows the value.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -22,19 +22,19 @@ use rockmill_io::{FileSystem, MemFileSystem};
 
 const DIR: &str = "/db";
 
-/// The time that one case may take on a slow and busy machine. A sound one takes some milliseconds.
+/// Time limit of one case on a slow and busy machine. A normal one takes some milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Compactions that the work of one case may make. A sound one makes 20 at most.
+/// Most compactions of one case. A normal one makes at most 20.
 const JOBS_MAX: usize = 300;
 
-/// Flushes that the work of one case may make. It asks for six, of 7 KB each, and no bound makes a smaller one.
+/// Most flushes of one case. It requests six, of 7 KB each, and no limit causes smaller ones.
 const FLUSHES_MAX: usize = 12;
 
-/// Bytes of memory by which a case may raise the most that the process ever had.
+/// Most bytes by which a case may raise the process's peak memory.
 const MEMORY_MAX: u64 = 512 << 20;
 
-/// Says of a process that it does the walk itself.
+/// The variable that makes a process run the cases itself.
 const INSIDE: &str = "ROCKMILL_OPTION_WALK";
 
 const INTEGERS: [&str; 13] = [
@@ -97,7 +97,7 @@ const SETTINGS: [&[(&str, &str)]; 7] = [
     &[("level_compaction_dynamic_level_bytes", "false"), ("level0_file_num_compaction_trigger", "2")],
 ];
 
-/// One option, and the section of OPTIONS files that it stands in; Rockmill's own are in none.
+/// One option, and its section in OPTIONS files; Rockmill's own are in none.
 struct Walked {
     section: &'static str,
     name: String,
@@ -134,7 +134,7 @@ fn all_values() -> Vec<OptionValue> {
     all
 }
 
-/// What a column family needs so that the section is its own.
+/// The setting that makes a column family use this section.
 fn kind_of(section: &str) -> &'static [(&'static str, &'static str)] {
     if section == TPH { &[("table_factory", "TphTable")] } else { &[] }
 }
@@ -158,7 +158,7 @@ fn options() -> Vec<Walked> {
             all.push(Walked { section: option.section, name, values, in_files: option.in_files });
         }
     }
-    // Directories are no numbers, and objects are the caller's.
+    // Directories are not numbers, and objects belong to the caller.
     all.retain(|o| !o.values.is_empty());
     assert!(all.len() > 100, "{}", all.len());
     all
@@ -249,7 +249,7 @@ impl Case {
         Ok(())
     }
 
-    /// Opens with an OPTIONS file that has a line of somebody else's.
+    /// Opens with an OPTIONS file that has a modified line.
     fn stored_in_file(&self, section: &str, name: &str, value: &str) -> Result<(), Error> {
         self.work(&Db::open(&self.with(kind_of(section))?, DIR)?, 0)?;
         let mut names = self.fs.list_dir(Path::new(DIR)).unwrap();
@@ -279,7 +279,7 @@ impl Case {
         Ok(())
     }
 
-    /// Changes an open database, which then goes on.
+    /// Changes an open database, which then continues.
     fn while_open(&self, setting: &[(&str, &str)], section: &str, name: &str, value: &str) -> Result<(), Error> {
         let db = Db::open(&self.with(&[kind_of(section), setting].concat())?, DIR)?;
         self.work(&db, 0)?;
@@ -292,7 +292,7 @@ impl Case {
         Ok(())
     }
 
-    /// What would go on for ever is seen: compactions come to rest, after not too many.
+    /// Detects endless jobs: compactions come to rest after a limited number.
     fn rest(&self) -> Result<(), Error> {
         let (mut jobs, mut quiet) = (self.jobs.compactions.load(Ordering::SeqCst), 0);
         while quiet < 3 {
@@ -306,14 +306,14 @@ impl Case {
     }
 }
 
-/// The most memory that this process had, in bytes; 0 where nothing says so.
+/// The peak memory of this process in bytes; 0 if it is unknown.
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
     line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
-/// Does one case on a thread of its own, and judges it.
+/// Runs one case on a separate thread, and checks it.
 fn judge(what: &str, names: &[&str], case: impl FnOnce() -> Result<(), Error> + Send + 'static) -> Option<String> {
     let mut out = std::io::stdout();
     writeln!(out, "{what}").and_then(|()| out.flush()).unwrap();
@@ -337,13 +337,13 @@ fn judge(what: &str, names: &[&str], case: impl FnOnce() -> Result<(), Error> + 
     let Err(e) = result else { return None };
     let named = |name: &&str| name.split('.').any(|part| e.message().contains(part));
     match e.kind() {
-        // An open database says `NotFound` of a database's option that it cannot change.
+        // An open database returns `NotFound` for a database option that it cannot change.
         ErrorKind::InvalidArgument | ErrorKind::NotSupported | ErrorKind::NotFound if names.iter().any(named) => None,
         _ => Some(format!("fails: {e}")),
     }
 }
 
-/// Runs `walk` in a process of its own; it gives what is wrong.
+/// Runs `walk` in a separate process; returns its findings.
 fn in_a_process(test: &str, walk: impl FnOnce() -> Vec<String>) {
     if std::env::var(INSIDE).is_ok() {
         let wrong = walk();
@@ -365,13 +365,13 @@ fn in_a_process(test: &str, walk: impl FnOnce() -> Vec<String>) {
     }
 }
 
-/// Each of these asks the database not to be opened, not to be made, or to keep nothing, as it should.
+/// Each of these correctly makes the database not open, not be created, or keep nothing.
 fn is_asked_for(name: &str, value: &str) -> bool {
     matches!(
         (name, value),
         ("error_if_exists", "true")
             | ("create_if_missing", "false")
-            // FIFO compaction deletes what is above its size, and what is older.
+            // FIFO compaction deletes tables above its size limit and older than its age limit.
             | ("compaction_options_fifo.max_table_files_size", "0" | "1" | "2" | "4095")
             | ("ttl", "1" | "2")
     )
@@ -444,7 +444,7 @@ fn some_options_at_extremes_together_work_are_adjusted_or_are_refused_by_name() 
             for _ in 0..rng.usize(2..7) {
                 let o = &all[rng.usize(..all.len())];
                 let value = &o.values[rng.usize(..o.values.len())];
-                // What is no value at all would hide the others.
+                // An invalid value would hide the others.
                 let alone = Case::new().with(&[(&o.name, value)]).is_ok();
                 if alone && !is_asked_for(&o.name, value) {
                     pairs.push((o.name.clone(), value.clone()));
@@ -567,7 +567,7 @@ fn sizes_of_reads_caches_and_bounds_without_sense_do_no_harm() {
     });
 }
 
-/// Tables that a recovery, or a repair, makes of a WAL of 20,000 small records.
+/// Number of tables that a recovery or a repair makes from a WAL of 20,000 small records.
 fn tables_of_a_wal(options: &Options, repair: bool) -> usize {
     let fs = Arc::new(MemFileSystem::new());
     let mut large = Options::default();
@@ -598,7 +598,7 @@ fn small_memtables_do_not_make_a_table_of_each_record_of_a_wal() {
     bounded.set_db_write_buffer_size(1);
     for options in [&small, &bounded] {
         for repair in [false, true] {
-            // 32 bytes a record: a table for each 64 KiB of them.
+            // 32 bytes per record: one table per 64 KiB of them.
             let tables = tables_of_a_wal(options, repair);
             assert!(tables <= 12, "{tables} tables, repair: {repair}");
         }

@@ -1,4 +1,4 @@
-//! Names of objects in OPTIONS files, which tools without these objects must leave there.
+//! Names of objects in OPTIONS files, which tools without these objects must keep there.
 
 mod oracle;
 
@@ -19,7 +19,7 @@ fn options_files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What only the owner of a database has: a tool that opens it without them leaves their names where they were.
+/// Objects that only the owner of a database has: a tool that opens it without them keeps their names in the file.
 fn with_own_objects() -> Options {
     let mut o = Options::default();
     o.create_if_missing(true);
@@ -42,7 +42,7 @@ fn objects_that_are_not_given_keep_their_names_in_the_options_file() {
     db.merge("m", "1").unwrap();
     db.flush().unwrap();
     drop(db);
-    // Two that no Rockmill makes, as RocksDB writes them, and a filter that Rockmill reads but does not write.
+    // Two that Rockmill never makes, as RocksDB writes them, and a filter that Rockmill reads but does not write.
     let file = options_files(&path).pop().unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
     let text = text
@@ -76,7 +76,7 @@ fn objects_that_are_not_given_keep_their_names_in_the_options_file() {
         assert_eq!(run_tool(&ldb, &[db.as_str(), "--try_load_options", "get", "k"]).unwrap().trim(), "2");
     }
 
-    // Their owner finds the database as it was; another operator under the same database is still refused.
+    // Their owner finds the database unchanged; another operator is still refused.
     let mut other = with_own_objects();
     other.set_merge_operator_object(Arc::new(MaxOperator));
     let e = Db::open(&other, &path).unwrap_err();
@@ -86,7 +86,7 @@ fn objects_that_are_not_given_keep_their_names_in_the_options_file() {
     assert_eq!(db.get("m").unwrap().as_deref(), Some(&b"12"[..]));
     drop(db);
 
-    // What is said in words counts, also that there is none.
+    // An explicit setting counts, also an explicit "none".
     let loaded = OptionsLoader::new().load_latest(&path).unwrap();
     let db = Db::open_cf_descriptors(&loaded.options, &path, loaded.column_families).unwrap();
     db.set_options(&[("prefix_extractor", "nullptr")]).unwrap();
@@ -94,7 +94,7 @@ fn objects_that_are_not_given_keep_their_names_in_the_options_file() {
     assert!(missing().contains(&"prefix_extractor=own.Prefix"));
 }
 
-/// Options that earlier versions had may stand in files and strings. They do nothing, and are not written on.
+/// Options of earlier versions may be in files and strings. They have no effect, and are not written again.
 #[test]
 fn options_that_are_gone_are_taken_and_do_nothing() {
     let gone = [("kernel_reads_in_place", "true"), ("compaction_io_sqpoll_idle_ms", "50")];
@@ -114,14 +114,14 @@ fn options_that_are_gone_are_taken_and_do_nothing() {
     for (name, value) in gone {
         assert!(!written.contains(name), "{written}");
         Options::from_string(&Options::default(), &format!("{name}={value}")).unwrap();
-        // Whoever changes an open database expects that something changes.
+        // Changing such an option of an open database is an error, because nothing would change.
         let e = db.set_db_options(&[(name, value)]).unwrap_err();
         assert!(e.message().contains(&format!("option {name:?} has no effect")), "{e}");
     }
 }
 
-/// Owners with some of their objects and tools with none open a database in turn: its OPTIONS file names what the last
-/// owner had, and what was said in words since.
+/// Owners with some of their objects and tools without any open a database in turn: its OPTIONS file names the last
+/// owner's objects, and explicit settings since then.
 #[test]
 fn names_in_the_options_file_are_the_last_owners() {
     const OBJECTS: [&str; 3] = ["merge_operator", "compaction_filter", "prefix_extractor"];

@@ -1,4 +1,4 @@
-//! Options that change while the database is open, and OPTIONS files, beside RocksDB.
+//! Options that change while the database is open, and OPTIONS files, compared with RocksDB.
 
 mod oracle;
 #[path = "options/table_kind.rs"]
@@ -43,7 +43,7 @@ fn compactions_begin_when_they_are_allowed() {
     let db = open(&dir, |o| o.set_disable_auto_compactions(true));
     write_tables(&db, 6);
     assert_eq!(l0_files(&db), 6);
-    // No write follows: the change itself has to start the compaction.
+    // No write follows, so the change itself must start the compaction.
     db.set_options(&[("disable_auto_compactions", "false")]).unwrap();
     let end = Instant::now() + Duration::from_secs(60);
     while l0_files(&db) != 0 {
@@ -147,8 +147,7 @@ fn options_files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Options that are not the defaults, those of a column family with another order, and its name with characters that
-/// mean something in a file.
+/// Non-default options, a column family with another order, and a name with characters that have a meaning in the file.
 fn unusual() -> (Options, Vec<ColumnFamilyDescriptor>) {
     let mut o = Options::default();
     o.create_if_missing(true);
@@ -176,7 +175,7 @@ fn unusual() -> (Options, Vec<ColumnFamilyDescriptor>) {
     (o, families)
 }
 
-/// The same text of every option of the database and of each column family.
+/// Checks that every option of the database and of each column family has the same text.
 fn same_options(a: &Db, b: &rockmill::LoadedOptions) {
     let names: Vec<String> = b.column_families.iter().map(|d| d.name().to_owned()).collect();
     let mut sorted = names.clone();
@@ -212,7 +211,7 @@ fn what_is_written_is_loaded_by_us_and_by_rocksdb() {
     assert_eq!(loaded.column_families[1].options().cf.level0_file_num_compaction_trigger, 9);
     drop(db);
 
-    // What was loaded opens the database, and is the same afterwards.
+    // The loaded options open the database, and are the same afterwards.
     let db = Db::open_cf_descriptors(&loaded.options, &path, loaded.column_families).unwrap();
     let again = OptionsLoader::new().load_latest(&path).unwrap();
     same_options(&db, &again);
@@ -294,7 +293,7 @@ fn what_rocksdb_wrote_is_loaded_and_opens_the_database() {
     let second = &loaded.column_families[1].options().cf;
     assert_eq!(second.comparator.name(), "rocksdb.ReverseBytewiseComparator");
     assert_eq!(second.merge_operator.as_ref().unwrap().name(), "StringAppendOperator");
-    // What does nothing here, or differs, is said; what is at RocksDB's default is not.
+    // Options without effect here, or with a different effect, cause warnings; those at RocksDB's default do not.
     let said: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     for name in ["table_cache_numshardbits=4", "index_type=kHashSearch", "format_version=4"] {
         assert!(said.iter().any(|s| s.contains(name)), "{name} is not in {said:#?}");
@@ -307,7 +306,7 @@ fn what_rocksdb_wrote_is_loaded_and_opens_the_database() {
     let second = db.cf_handle("one#two").unwrap();
     assert_eq!(db.get_cf(&second, "m").unwrap().as_deref(), Some(&b"1+2"[..]));
     drop(db);
-    // And back: what RocksDB had and we do not is still in the file.
+    // And back: options that only RocksDB has are still in the file.
     let mut script = Script::new();
     script.line(format!("load {}", path.display())).line("options db").open(&path).line("close");
     let answer = driver.answer(TEST, &script).unwrap();
@@ -334,7 +333,7 @@ fn the_default_options_of_every_rocksdb_load_without_a_word() {
     }
 }
 
-/// A database whose OPTIONS file has one line changed.
+/// A database with one changed line in its OPTIONS file.
 fn with_line(line: &str, section: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     drop(open(&dir, |_| {}));
@@ -391,7 +390,7 @@ fn nothing_in_a_file_is_passed_over_silently() {
     assert_eq!(OptionsLoader::new().load_latest(empty.path()).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// Both values of these do as little here, but not to RocksDB. The same of what is a part of an option.
+/// Both values of these options have no effect here, but they do in RocksDB. The same for parts of options.
 #[test]
 fn what_is_taken_without_a_word_stays_in_the_file() {
     const TABLE: &str = "[TableOptions/BlockBasedTable \"default\"]";
@@ -416,8 +415,8 @@ fn what_is_taken_without_a_word_stays_in_the_file() {
     }
 }
 
-/// A file may come from anybody: it chooses no engine, loads no program, and slows nothing down by RocksDB's shorthands
-/// for objects, which no file has.
+/// A file may be untrusted: it cannot choose an engine, load a program, or slow down anything with RocksDB's shorthands
+/// for objects, which no real file contains.
 #[test]
 fn what_is_the_callers_is_never_taken_from_a_file() {
     let own: Vec<_> = Options::default().values().into_iter().filter(|o| !o.in_files).collect();
@@ -440,7 +439,7 @@ fn what_is_the_callers_is_never_taken_from_a_file() {
             assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
             assert!(e.message().contains(&format!("option {:?} ", option.name)), "{e}");
             assert!(e.message().contains("OPTIONS-") && e.message().contains("remove the line"), "{e}");
-            // Passed over on demand: it is said, it has no effect, and it is not written on.
+            // Ignored on request: with a warning, without effect, and not written again.
             let loaded = OptionsLoader::new().ignore_unknown_options(true).load_latest(dir.path()).unwrap();
             assert!(loaded.warnings.len() == 1 && loaded.warnings[0].name == option.name, "{:?}", loaded.warnings);
             let taken = loaded.options.values().into_iter().find(|o| o.name == option.name).unwrap();
@@ -459,7 +458,7 @@ fn what_is_the_callers_is_never_taken_from_a_file() {
     assert!(loaded.options.cf.table.block_cache.is_none() && loaded.warnings.len() == 1, "{:?}", loaded.warnings);
 }
 
-/// As in RocksDB, a string can ask for a cache; before, such a string was refused.
+/// As in RocksDB, a string can create a cache; earlier, such a string was refused.
 #[test]
 fn a_string_makes_a_block_cache_of_its_own() {
     for text in ["64M", "{capacity=67108864}"] {
@@ -502,7 +501,7 @@ fn options_come_from_strings() {
     assert!(Options::from_string(&base, "two_write_queues=false").is_ok(), "RocksDB's default is no request");
 }
 
-/// Background threads of this process by the beginning of their names.
+/// Number of background threads of this process with this name prefix.
 fn threads(prefix: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|t| std::fs::read_to_string(t.unwrap().path().join("comm")).ok());
@@ -516,7 +515,7 @@ fn runs(db: &Db) -> usize {
     levels[0].files + below
 }
 
-/// From leveled to universal and back, without a rewrite: what is there stays where it is.
+/// From leveled to universal and back, without a rewrite: existing tables stay where they are.
 #[test]
 fn the_compaction_style_changes_while_the_database_is_open() {
     let dir = tempfile::tempdir().unwrap();
@@ -550,7 +549,7 @@ fn the_compaction_style_changes_while_the_database_is_open() {
     assert!(e.message().contains("max_read_amp is 2"), "{e}");
     let e = db.set_options(&[(READ_AMP, "-2"), ("compaction_style", "kCompactionStyleUniversal")]).unwrap_err();
     assert!(e.message().contains("at least -1"), "{e}");
-    // What has nothing to say under DF-compaction is not taken without a word.
+    // Options without effect in DF-compaction are not silently accepted.
     let df = [("compaction_style", "kCompactionStyleUniversal"), ("compaction_downforce", "true")];
     for (name, value) in
         [("max_read_amp", "9"), ("stop_style", "kCompactionStopStyleSimilarSize"), ("compression_size_percent", "50")]
@@ -572,8 +571,8 @@ fn the_compaction_style_changes_while_the_database_is_open() {
     assert_eq!(db.get_options().cf.compaction_style, rockmill::CompactionStyle::Level);
 }
 
-/// FIFO compaction deletes the oldest tables; what another style left counts, too. Back to another style nothing is
-/// rewritten.
+/// FIFO compaction deletes the oldest tables, including those of another style. A change back to another style rewrites
+/// nothing.
 #[test]
 fn fifo_compaction_keeps_to_its_size() {
     let dir = tempfile::tempdir().unwrap();
@@ -610,7 +609,7 @@ fn fifo_compaction_keeps_to_its_size() {
     assert!(sizes(&db) <= 60_000 && sizes(&db) > 30_000, "{}", sizes(&db));
     assert_eq!((db.get("0000 0").unwrap(), db.get("0100 0").unwrap()), (None, None));
     assert!(db.get("0111 0").unwrap().is_some() && l0_files(&db) >= 4);
-    // By hand, the same: a smaller size holds at once.
+    // The same with a manual change: a smaller size takes effect immediately.
     db.set_options(&[("compaction_options_fifo", "{max_table_files_size=25000}")]).unwrap();
     db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
     assert!(sizes(&db) <= 25_000, "{}", sizes(&db));
@@ -649,7 +648,7 @@ fn the_merge_engine_changes_with_either_call() {
 fn options_of_the_database_change_while_it_is_open() {
     let dir = tempfile::tempdir().unwrap();
     let db = open(&dir, |o| o.set_max_background_jobs(2));
-    // Thread names are cut at 15 bytes; other tests have threads of their own, of lower numbers.
+    // Thread names are truncated to 15 bytes; other tests have their own threads, with lower numbers.
     assert_eq!(threads("rockmill:comp17"), 0);
     db.set_db_options(&[("max_background_jobs", "24")]).unwrap();
     let eventually = |what: &str, done: &dyn Fn() -> bool| {
@@ -747,7 +746,7 @@ fn two_files_stay_and_copies_take_the_newest() {
     let before = options_files(&path);
     drop(Db::open_for_read_only(&o, &path, false).unwrap());
     assert_eq!(options_files(&path), before, "a read-only open wrote one");
-    // A number above any that the MANIFEST knows, and what a crash left.
+    // A number above all numbers in the MANIFEST, and remains of a crash.
     std::fs::rename(&before[1], path.join("OPTIONS-000900")).unwrap();
     std::fs::write(path.join("OPTIONS-000901.dbtmp"), "[DBOpt").unwrap();
     drop(Db::open(&o, &path).unwrap());
@@ -805,7 +804,7 @@ fn another_merge_operator_is_refused() {
         assert!(e.message().contains(part), "{e}");
     }
     drop(with(Some(Arc::new(UInt64AddOperator))).unwrap());
-    // A tool that left its own operator in the file does not lock out the one that wrote the tables.
+    // A tool that stored its own operator in the file does not lock out the operator that wrote the tables.
     let file = options_files(dir.path()).pop().unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
     let other = "merge_operator={id=StringAppendOperator;delimiter=,;}";
@@ -873,7 +872,7 @@ fn a_file_that_cannot_be_written_is_an_error_that_names_it() {
     assert_eq!(db.get("k").unwrap().as_deref(), Some(&b"v"[..]));
 }
 
-/// A synced write has a record in a WAL; one that must not have any is refused, whichever call makes it.
+/// A synced write needs a record in a WAL; a synced write without a WAL is refused by every call.
 #[test]
 fn a_write_cannot_be_synced_without_a_wal() {
     let mut options = Options::default();

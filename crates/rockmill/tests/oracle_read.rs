@@ -1,9 +1,8 @@
 //! RocksDB writes, Rockmill reads; then Rockmill writes and compacts, and RocksDB reads.
 //!
-//! Every test makes a database with real RocksDB under one set of options, in each RocksDB that this machine has. The
-//! operations are random (the seed is in every message), the expected contents come from a plain ordered map, and
-//! RocksDB's own view is compared with that map first, so that a mistake of the harness does not pass as one of
-//! Rockmill.
+//! Every test makes a database with real RocksDB and one set of options, in each available RocksDB. The operations are
+//! random (the seed is in every message), and the expected contents come from a plain ordered map. RocksDB's own view
+//! is first compared with that map, so that a bug of the harness is not mistaken for one of Rockmill.
 
 mod oracle;
 
@@ -28,14 +27,14 @@ struct Case<'a> {
     peers: &'a [Peer],
     /// After the operations, before the database is closed.
     end: &'a [&'a str],
-    /// End as `kill -9` would, with nothing flushed or closed.
+    /// End as after `kill -9`, without flushing or closing anything.
     crash: bool,
     /// Keys are in reverse order.
     reverse: bool,
 }
 
 const EVERY: &[Peer] = &[Peer::Library, Peer::Wheel, Peer::Other];
-/// Those behind the C++ driver, which takes any option.
+/// Those with the C++ driver, which accepts any option.
 const CPP: &[Peer] = &[Peer::Library, Peer::Other];
 /// RocksDB 8 and later.
 const NEWER: &[Peer] = &[Peer::Wheel, Peer::Other];
@@ -135,7 +134,7 @@ impl Case<'_> {
         copy_dir(&path, &pristine);
         self.check_peer(driver, &workload, &model, &path, "RocksDB's own view");
 
-        // Read-only first: it must not change a byte, so the same copy is opened for writing afterwards.
+        // Read-only first: that must not change a byte, so the same copy is used for writing afterwards.
         {
             let families = Db::list_cf(&self.options(), &pristine).unwrap_or_else(|e| panic!("list_cf: {e}"));
             let db = Db::open_cf_for_read_only(&self.options(), &pristine, &families, false)
@@ -275,7 +274,7 @@ cases! {
         shape: Shape { extra_families: 2, ..Shape::default() },
         peers: CPP,
     }
-    /// Ids of column families that are gone stay out of the way.
+    /// Ids of dropped column families are not reused.
     dropped_column_family {
         end: &["create_cf gone compression=kNoCompression", "put gone 61 62", "flush gone", "put gone 63 64", "drop_cf gone"],
         peers: CPP,
@@ -358,7 +357,7 @@ cases! {
     }
 }
 
-/// Tables that were ingested carry one sequence number for all their entries, outside the keys.
+/// Ingested tables have one sequence number for all their entries, outside of the keys.
 #[test]
 fn ingested_tables_have_their_own_sequence_number() {
     for peer in [Peer::Library, Peer::Other] {
@@ -387,7 +386,7 @@ fn ingested_tables_have_their_own_sequence_number() {
     }
 }
 
-/// Snapshots taken over RocksDB's data by Rockmill keep what they saw through writes and compactions.
+/// Rockmill's snapshots of RocksDB's data keep their contents through writes and compactions.
 #[test]
 fn snapshots_over_a_database_of_rocksdb() {
     let test = "snapshots_over_a_database_of_rocksdb";
@@ -411,7 +410,7 @@ fn snapshots_over_a_database_of_rocksdb() {
     same("now", &entries(&model.now[0]), &read(&db, "default"));
 }
 
-/// Merge operands pass through Rockmill unharmed, and reading one is refused by name.
+/// Merge operands pass through Rockmill unchanged; reading one gives an error that names the operator.
 #[test]
 fn merge_operands_pass_through() {
     let test = "merge_operands_pass_through";
@@ -452,7 +451,7 @@ fn merge_operands_pass_through() {
     same("merge operands", &wanted, &found);
 }
 
-/// What Rockmill does not have is refused by name, at open or at the read, and never misread.
+/// Unsupported features are refused by name, at open or at the read, and never misread.
 #[test]
 fn unsupported_features_are_named() {
     let test = "unsupported_features_are_named";
@@ -508,7 +507,7 @@ fn unsupported_features_are_named() {
     }
 }
 
-/// No RocksDB that Debian or the wheel carries writes format_version 7: the fixtures do (see `fixtures.rs`).
+/// Neither Debian's RocksDB nor the wheel's writes format_version 7; the fixtures have such tables (see `fixtures.rs`).
 #[test]
 fn format_version_7_by_another_rocksdb() {
     let test = "format_version_7_by_another_rocksdb";

@@ -1,7 +1,7 @@
-//! Rockmill writes and compacts, RocksDB reads, checks and writes on; then Rockmill reads again.
+//! Rockmill writes and compacts; RocksDB reads, checks and writes more; then Rockmill reads again.
 //!
-//! The judges are `ldb checkconsistency` and `ldb scan`, `sst_dump --command=verify` and `--command=scan` on every
-//! table, and every RocksDB library at hand that knows the format_version.
+//! The checks are `ldb checkconsistency` and `ldb scan`, `sst_dump --command=verify` and `--command=scan` on every
+//! table, and every available RocksDB library that knows the format_version.
 
 mod oracle;
 #[path = "oracle_write/styles.rs"]
@@ -27,7 +27,7 @@ struct Case {
     options: fn(&mut Options),
     table: fn(&mut BlockBasedOptions),
     shape: Shape,
-    /// RocksDB's option string for what RocksDB must be told to open the result.
+    /// RocksDB's option string that is needed to open the result.
     rocksdb: &'static str,
     /// Newest format_version in the database.
     format_version: u32,
@@ -35,7 +35,7 @@ struct Case {
     reverse: bool,
     /// Whether the wheel can be asked.
     wheel: bool,
-    /// End with a full compaction, after which the tables hold the contents and nothing else.
+    /// End with a full compaction, after which the tables have exactly the contents.
     compact: bool,
 }
 
@@ -169,7 +169,7 @@ impl Case {
                 }
                 Outcome::Failed(why) => panic!("{}: {why}", self.name),
             }
-            // RocksDB writes on, compacts, and gives the database back.
+            // RocksDB writes more, compacts, and closes the database.
             let mut script = self.header(&workload, &copy);
             more.script(&mut script);
             script.line(format!("compact {}", workload.families.last().expect("there is the default one")));
@@ -185,7 +185,7 @@ impl Case {
             let what = format!("no RocksDB at hand reads format_version {}", self.format_version);
             skip(self.name, &Needs::OtherRocksDb.because(what));
         }
-        // Rockmill itself after a reopen, with nothing in between.
+        // Rockmill itself after a reopen, without RocksDB in between.
         let db = open_all(&options, &path);
         for (n, family) in workload.families.iter().enumerate() {
             same(&format!("{family} reopened"), &expected(&model, n), &read(&db, family));
@@ -254,7 +254,7 @@ impl Case {
             let file = format!("--file={}", table.display());
             run_tool(sst_dump, &[&file, "--command=raw"]).unwrap_or_else(|e| panic!("{e}"));
             let name = format!("{}_dump.txt", table.file_stem().expect("a name").to_string_lossy());
-            // Beside the hex it prints the bytes themselves.
+            // In addition to the hexadecimal, it prints the raw bytes.
             let dump = std::fs::read(table.with_file_name(name)).expect("sst_dump's output");
             let dump = String::from_utf8_lossy(&dump);
             for part in ["Footer Details", "Table Properties", "Index Details"] {
@@ -313,7 +313,7 @@ cases! {
     compression_none { options: |o| o.set_compression_type(CompressionType::None), compact: true }
     compression_snappy { options: |o| o.set_compression_type(CompressionType::Snappy), compact: true }
     compression_lz4 { options: |o| o.set_compression_type(CompressionType::Lz4), compact: true }
-    /// The wheel's RocksDB was built with a zlib that it cannot inflate with: it refuses RocksDB 7.8's tables, too.
+    /// The wheel's RocksDB cannot decompress with its zlib: it refuses RocksDB 7.8's tables, too.
     compression_zlib { options: |o| o.set_compression_type(CompressionType::Zlib), wheel: false, compact: true }
     compression_zstd { options: |o| o.set_compression_type(CompressionType::Zstd), compact: true }
     compression_by_level {
@@ -506,8 +506,9 @@ fn merge_records_reach_rocksdb() {
     assert_eq!(found, [(b"list".to_vec(), b"a,b,c".to_vec()), (b"other".to_vec(), b"x".to_vec())]);
 }
 
-/// After a flush and a close a database whose logs were on a fast device is one without: RocksDB opens it, writes, and
-/// Rockmill goes on without that device, and with another. What only the logs have RocksDB reads with `wal_dir`.
+/// After a flush and a close, a database with logs on a fast device is an ordinary one: RocksDB opens it and writes,
+/// and Rockmill continues without that device, or with another one. Data that only the logs have is read by RocksDB
+/// with `wal_dir`.
 #[test]
 fn rocksdb_opens_what_had_a_fast_path() {
     let test = "rocksdb_opens_what_had_a_fast_path";
@@ -541,7 +542,7 @@ fn rocksdb_opens_what_had_a_fast_path() {
         options.set_fast_path(&other, 64 << 20);
         let db = Db::open(&options, &path).unwrap();
         same("with another one", &expected, &read(&db, "default"));
-        // Several logs, and values that cross their blocks, of which no table has any.
+        // Several logs, with values that cross their blocks; no table has any of these values.
         let tables = db.live_files().unwrap().len();
         for n in 0..3000 {
             db.put(format!("k{n:05}"), vec![!n as u8; 900]).unwrap();
@@ -560,8 +561,8 @@ fn rocksdb_opens_what_had_a_fast_path() {
     }
 }
 
-/// `change_level`: the result of a compaction moves to another level, up and down, as RocksDB moves it, and RocksDB
-/// reads on from there.
+/// `change_level`: the result of a compaction moves up or down to another level, as in RocksDB, and RocksDB can read it
+/// there.
 #[test]
 fn a_compaction_ends_in_the_level_that_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -583,7 +584,7 @@ fn a_compaction_ends_in_the_level_that_is_asked_for() {
     fill("first");
     compact(Some(4)).unwrap();
     assert_eq!(level(), [0, 0, 0, 0, 1, 0, 0]);
-    // Nothing is new: the compaction begins and ends in the level, which moves on.
+    // There is nothing new: the compaction begins and ends in the level, which is then moved.
     compact(Some(2)).unwrap();
     assert_eq!(level(), [0, 0, 1, 0, 0, 0, 0]);
     compact(Some(5)).unwrap();
@@ -600,7 +601,7 @@ fn a_compaction_ends_in_the_level_that_is_asked_for() {
     let at = level().iter().position(|n| *n > 0).unwrap();
     assert!((1..6).contains(&at), "{:?}", level());
 
-    // What cannot be is refused with the reason, and no compaction is lost by it.
+    // Impossible requests are refused with the reason, and no compaction is lost because of them.
     for bad in [7, -2] {
         assert_eq!(compact(Some(bad)).unwrap_err().kind(), rockmill::ErrorKind::InvalidArgument, "{bad}");
     }
@@ -635,7 +636,7 @@ fn a_compaction_ends_in_the_level_that_is_asked_for() {
     }
 }
 
-/// Writers, automatic compactions and refits beside each other.
+/// Writers, automatic compactions and level changes at the same time.
 #[test]
 fn levels_move_beside_writers() {
     let dir = tempfile::tempdir().unwrap();

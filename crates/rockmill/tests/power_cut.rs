@@ -1,9 +1,9 @@
-//! Power cuts at many points of a recorded run, and I/O calls that fail in turn, over the whole store.
+//! Power cuts at many points of a recorded run, and I/O calls that fail in turn, with the whole store.
 //!
 //! Every operation is one batch over two column families that also writes its own number to both, so a recovered
-//! database says which moment it shows. It must show exactly that moment (never a part of a batch, never a later
-//! write without an earlier one, the same in both column families), and the moment must not be before the last
-//! operation whose durability was acknowledged. Seeds are printed; `ROCKMILL_SEED` sets one.
+//! database shows its last operation. Its contents must be exactly those after this operation: never a part of a batch,
+//! never a later write without an earlier one, and the same in both column families. And it must not be before the last
+//! operation that was acknowledged as durable. Seeds are printed; `ROCKMILL_SEED` sets one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ enum Variant {
     Plain,
     /// WALs are used again.
     Recycled,
-    /// WALs are kept: over opens, in a directory of their own, and archived. Flushes are atomic.
+    /// WALs are kept across opens, in a separate directory, and archived. Flushes are atomic.
     Kept,
     /// Values stay in logs, which are on another device.
     Fast,
@@ -50,7 +50,7 @@ fn options(fs: &MemFileSystem, variant: Variant) -> Options {
     options.create_if_missing(true);
     options.create_missing_column_families(true);
     options.set_file_system(Arc::new(fs.clone()));
-    // Small, so that flushes, compactions, new logs and new MANIFESTs are among the things that are cut short.
+    // Small, so that power cuts also interrupt flushes, compactions, new logs and new MANIFESTs.
     options.set_write_buffer_size(16 << 10);
     options.set_target_file_size_base(8 << 10);
     options.set_max_bytes_for_level_base(32 << 10);
@@ -83,7 +83,7 @@ fn try_open(fs: &MemFileSystem, variant: Variant) -> rockmill::Result<Db> {
 /// A key and its new value; `None` deletes it.
 type Change = (Vec<u8>, Option<Vec<u8>>);
 
-/// Operation `n`: per column family, what it puts, and what it deletes (`None`).
+/// Operation `n`: per column family, its puts and its deletions (`None`).
 fn operation(seed: u64, n: u64) -> [Vec<Change>; 2] {
     let mut rng = fastrand::Rng::with_seed(seed ^ n.wrapping_mul(0x9e37_79b9));
     let mut one = || {
@@ -137,7 +137,7 @@ fn contents(db: &Db) -> rockmill::Result<[Contents; 2]> {
     Ok(out)
 }
 
-/// The state after each operation; index 0 is the empty one.
+/// The state after each operation; index 0 is the empty state.
 fn states(seed: u64, ops: u64) -> Vec<[Contents; 2]> {
     let mut all = vec![[Contents::new(), Contents::new()]];
     for n in 1..=ops {
@@ -148,7 +148,7 @@ fn states(seed: u64, ops: u64) -> Vec<[Contents; 2]> {
     all
 }
 
-/// Which operation a database shows, checking that it shows it whole and nothing else.
+/// The last operation in a database; checks that the contents are exactly those after this operation.
 #[track_caller]
 fn moment(what: &str, db: &Db, states: &[[Contents; 2]]) -> u64 {
     let found = contents(db).unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -218,8 +218,8 @@ fn power_cuts(variant: Variant) {
             let image = replay.crash_image(mode);
             let db = match try_open(&image, variant) {
                 Ok(db) => db,
-                // Lost sectors where a MANIFEST was being written cannot be told from damage of what was synced: they
-                // are named, as by RocksDB, and not passed over.
+                // Lost sectors in a MANIFEST that was being written cannot be distinguished from damage of synced data:
+                // as in RocksDB, they are reported, not ignored.
                 Err(e)
                     if matches!(mode, CrashMode::Random(_) | CrashMode::Hostile(_))
                         && e.kind() == ErrorKind::Corruption
@@ -235,7 +235,7 @@ fn power_cuts(variant: Variant) {
             let at_least = if mode == CrashMode::KeepAll { any } else { durable };
             assert!(n >= at_least, "{what}: shows operation {n}, but {at_least} was acknowledged");
             lost += any - n.min(any);
-            // It works on: one more write, a clean close, and it is there.
+            // It continues to work: one more write, a clean close, and the write is there.
             if point % 5 == 0 {
                 let cf = db.cf_handle(FAMILIES[1]).expect("opened");
                 db.put_cf(&cf, b"~after", b"1").unwrap_or_else(|e| panic!("{what}: a write after recovery: {e}"));
@@ -273,13 +273,13 @@ fn power_cuts_with_values_in_logs_leave_a_moment_that_was() {
     power_cuts(Variant::Fast);
 }
 
-/// Performs operations until one fails; gives the last that was acknowledged.
+/// Performs operations until one fails; returns the last acknowledged one.
 fn write_until_error(fs: &MemFileSystem, variant: Variant, seed: u64, ops: u64) -> u64 {
     let Ok(db) = try_open(fs, variant) else { return 0 };
     let mut last = 0;
     for n in 1..=ops {
         if write(&db, seed, n, n % 3 == 0).is_err() {
-            // The store may go on, or it may refuse all writes from now on; it never takes one that does not count.
+            // The store may continue, or refuse all further writes; it never accepts a write that is lost.
             break;
         }
         last = n;
@@ -290,7 +290,7 @@ fn write_until_error(fs: &MemFileSystem, variant: Variant, seed: u64, ops: u64) 
     last
 }
 
-/// Call `at` fails for want of space, or the disk dies with it.
+/// Call `at` fails for lack of space, or the disk dies with it.
 fn failing(at: u64, dies: bool) -> MemFileSystem {
     let fs = MemFileSystem::new();
     if dies {
@@ -320,7 +320,7 @@ fn failed_calls(variant: Variant) {
             let what = format!("seed {seed}, {} call {at} of {calls} fails", if dies { "from" } else { "only" });
             let db = try_open(&fs, variant).unwrap_or_else(|e| panic!("{what}: does not open afterwards: {e}"));
             let n = moment(&what, &db, &states);
-            // The operation that failed may have reached the log: then it may be there, whole.
+            // The failed operation may have reached the log: then it may exist, completely.
             assert!(n == last || n == last + 1, "{what}: shows operation {n}, {last} were acknowledged");
             drop(db);
             // The same after a power cut: synced operations count.
@@ -343,7 +343,7 @@ fn a_failed_call_with_values_in_logs_loses_nothing() {
     failed_calls(Variant::Fast);
 }
 
-/// Small tables, of which FIFO compaction keeps a few, and merges small ones.
+/// Small tables; FIFO compaction keeps a few, and merges small ones.
 fn open_fifo(fs: &MemFileSystem) -> rockmill::Result<Db> {
     let mut options = Options::default();
     options.create_if_missing(true);
@@ -360,7 +360,7 @@ fn open_fifo(fs: &MemFileSystem) -> rockmill::Result<Db> {
     Db::open(&options, path())
 }
 
-/// Each operation has a key of its own, and they share one. Gives the last that was acknowledged.
+/// Each operation has its own key, and all share another one. Returns the last acknowledged one.
 fn write_fifo(fs: &MemFileSystem, ops: std::ops::RangeInclusive<u64>) -> u64 {
     let mut last = ops.start() - 1;
     let Ok(db) = open_fifo(fs) else { return last };
@@ -378,7 +378,7 @@ fn write_fifo(fs: &MemFileSystem, ops: std::ops::RangeInclusive<u64>) -> u64 {
     last
 }
 
-/// The first and the last operation that are there; `(n + 1, n)` is none.
+/// The first and the last existing operation; `(n + 1, n)` means none.
 fn newest_part(what: &str, db: &Db) -> (u64, u64) {
     let all: Vec<_> = db.iterator(IteratorMode::Start).map(|kv| kv.unwrap_or_else(|e| panic!("{what}: {e}"))).collect();
     let Some(((_, number), keys)) = all.split_first() else { return (1, 0) };
@@ -389,7 +389,7 @@ fn newest_part(what: &str, db: &Db) -> (u64, u64) {
     (first, last)
 }
 
-/// What background work leaves is removed soon; what nobody knows of never is.
+/// Checks that no table remains: leftovers of background work are removed soon; unknown tables would never be.
 fn no_table_stays(what: &str, fs: &MemFileSystem, db: &Db) {
     let until = Instant::now() + Duration::from_secs(300);
     loop {
@@ -404,15 +404,15 @@ fn no_table_stays(what: &str, fs: &MemFileSystem, db: &Db) {
     }
 }
 
-/// Whatever call fails while old tables are dropped: of what was acknowledged a newest part is there, what is older
-/// does not come back, and no table stays that is not part of the tree.
+/// Whatever call fails while old tables are dropped: the newest acknowledged operations are there, older ones do not
+/// reappear, and no table outside of the tree remains.
 #[test]
 fn a_failed_call_under_fifo_compaction_loses_the_oldest_alone() {
     let (ops, more) = (120, 40);
     let whole = MemFileSystem::new();
     assert_eq!(write_fifo(&whole, 1..=ops), ops);
     let calls = whole.calls();
-    // The writes may have been quicker than the thread that drops.
+    // The writes may have been faster than the thread that drops tables.
     let (db, until) = (open_fifo(&whole).expect("opens"), Instant::now() + Duration::from_secs(60));
     let kept = loop {
         let kept = newest_part("no call fails", &db);

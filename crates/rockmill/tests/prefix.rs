@@ -1,5 +1,5 @@
-//! Prefix extractors and the filters that hold prefixes: random databases against an ordered map, RocksDB both ways,
-//! and that the filters are used at all. Comparators of one's own, and RocksDB with the same one.
+//! Prefix extractors and prefix filters: random databases compared with an ordered map, compatibility with RocksDB in
+//! both directions, and checks that the filters are used. Custom comparators, and RocksDB with the same ones.
 
 mod oracle;
 
@@ -66,7 +66,7 @@ fn random_options(rng: &mut fastrand::Rng, reverse: bool) -> Options {
     o
 }
 
-/// Few letters, so that prefixes are shared and neighbours common; short keys too.
+/// Few letters, so that shared prefixes and neighbours are common; also short keys.
 fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
     let mut key: Vec<u8> = (0..rng.usize(0..5)).map(|_| *rng.choice(b"\x00ab\xff").unwrap()).collect();
     if rng.bool() {
@@ -76,7 +76,7 @@ fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
     key
 }
 
-/// A database, what it should hold, and its order.
+/// A database, its expected contents, and its order.
 struct World<'a> {
     db: &'a Db,
     /// In the order of the database.
@@ -155,7 +155,7 @@ impl World<'_> {
         let mut iter = self.db.raw_iterator_opt(options);
         for _ in 0..4 {
             let key = random_key(rng);
-            // Below the lower bound, the bound is what is sought; but it is the key whose prefix limits.
+            // Below the lower bound, the seek goes to the bound, but the prefix of the key is the limit.
             let clamped = match &lower {
                 Some(l) if self.cmp(&key, l).is_lt() => l,
                 _ => &key,
@@ -165,14 +165,14 @@ impl World<'_> {
                 0 => {
                     iter.seek_to_first();
                     let at = bounded.want.first().map(|_| 0);
-                    // All from the lower bound on; or the prefix of the bound, or without one of the key found.
+                    // All from the lower bound on; or only the prefix of the bound (without one, of the found key).
                     let prefix = lower.as_ref().map_or_else(|| of(at), |l| self.prefix(l));
                     (at, prefix.filter(|_| same))
                 }
                 1 => {
                     iter.seek_to_last();
                     let at = bounded.want.len().checked_sub(1);
-                    // The upper bound counts, though no key is it.
+                    // The upper bound counts, although no key equals it.
                     let prefix = upper.as_ref().map_or_else(|| of(at), |u| self.prefix(u));
                     (at, prefix.filter(|_| same))
                 }
@@ -190,7 +190,7 @@ impl World<'_> {
         }
     }
 
-    /// From where a seek came to, some steps either way.
+    /// Some steps in either direction from the result of a seek.
     #[allow(clippy::too_many_arguments)]
     fn steps(
         &self,
@@ -209,7 +209,7 @@ impl World<'_> {
             match (iter.item(), expected) {
                 (None, None) => return,
                 (None, Some((key, _))) => {
-                    // It may end before an entry only where that has another prefix than the target.
+                    // It may end before an entry only if that has another prefix than the target.
                     let left = !everywhere && prefix.is_some() && self.prefix(key) != prefix;
                     assert!(left, "{what}: step {step}: ended before {}", key.escape_ascii());
                     return;
@@ -243,7 +243,7 @@ impl World<'_> {
     }
 }
 
-/// The extractor changes from one opening to the next, and the tables of each stay.
+/// The extractor changes between opens, and the tables of each stay.
 #[test]
 fn iterators_agree_with_a_map_whatever_the_filters_hold() {
     let given = std::env::var("ROCKMILL_SEED").ok().and_then(|s| s.parse().ok());
@@ -303,7 +303,7 @@ fn iterators_agree_with_a_map_whatever_the_filters_hold() {
     }
 }
 
-/// Keys of some of the prefixes `p000/` to `p119/`, many or few of each, and some that are too short for a prefix.
+/// Keys with some of the prefixes `p000/` to `p119/`, many or few of each, and some keys too short for a prefix.
 fn grouped_keys(rng: &mut fastrand::Rng) -> Map {
     let mut map = Map::new();
     for group in 0..120 {
@@ -319,7 +319,7 @@ fn grouped_keys(rng: &mut fastrand::Rng) -> Map {
     map
 }
 
-/// Ways to hold prefixes: RocksDB's options, ours, and whether the wheel has them too.
+/// Ways to store prefixes in filters: RocksDB's options, ours, and whether the wheel supports them, too.
 type Way = (&'static str, fn(&mut BlockBasedOptions), bool);
 
 const WAYS: [Way; 4] = [
@@ -458,7 +458,7 @@ fn rocksdbs_prefix_filters_are_read() {
     }
 }
 
-/// Up to a bound, whatever the extractor: a table's own prefixes may be asked for where the bound allows it.
+/// Up to a bound, with any extractor: a table's own prefixes may be checked if the bound allows it.
 fn by_upper_bound(db: &Db, map: &Map, what: &str) {
     for group in 0..119 {
         let (from, to) = (format!("p{group:03}/"), format!("p{group:03}0"));
@@ -476,7 +476,7 @@ fn rocksdb_reads_our_prefix_filters() {
     for way in &WAYS {
         let mut rng = fastrand::Rng::with_seed(12);
         let mut map = grouped_keys(&mut rng);
-        // RocksDB's prefix iterators stop its process at a key that has no prefix (an assertion).
+        // RocksDB's prefix iterators abort (by an assertion) at a key without a prefix.
         map.retain(|key, _| key.len() > 5);
         let home = tempfile::tempdir().expect("a folder");
         let path = home.path().join("db");
@@ -533,7 +533,7 @@ fn rocksdb_reads_our_prefix_filters() {
     }
 }
 
-/// Lookups and seeks of what is not there read no table; the numbers say so.
+/// Lookups and seeks of absent keys read no table, as the counters show.
 #[test]
 fn filters_are_asked() {
     let fs = Arc::new(MemFileSystem::new());
@@ -572,7 +572,7 @@ fn filters_are_asked() {
         assert!(keys.contains(&useful) && prefixes.contains(&prefix_useful) && filtered > 95, "{whole} {counted:?}");
         assert_eq!(checked, if whole { 0 } else { 99 }, "one of the keys is behind the table");
 
-        // At the bottom there is no filter where none is wanted.
+        // The bottommost level has no filter if the options exclude it.
         drop(db);
         options.set_optimize_filters_for_hits(true);
         let db = Db::open(&options, format!("/{whole}")).unwrap();
@@ -626,7 +626,7 @@ impl Comparator for NoCase {
     }
 }
 
-/// The same order as [`ByLength`], by a comparator that knows that equal keys have equal bytes.
+/// The same order as [`ByLength`], with a comparator that declares that equal keys have equal bytes.
 struct ByLengthExactly;
 
 impl Comparator for ByLengthExactly {
@@ -643,7 +643,7 @@ impl Comparator for ByLengthExactly {
     }
 }
 
-/// Every way to a key finds it by any bytes that the comparator takes for it, whatever indexes tables have.
+/// Every kind of read finds a key by any bytes that the comparator treats as equal, whatever indexes tables have.
 #[test]
 fn keys_are_found_by_any_bytes_that_compare_as_equal() {
     for index in [DataBlockIndexType::BinarySearch, DataBlockIndexType::BinaryAndHash] {
@@ -693,7 +693,7 @@ fn keys_are_found_by_any_bytes_that_compare_as_equal() {
     }
 }
 
-/// The hash index of data blocks is there where the comparator allows it, and serves.
+/// Data blocks have a hash index if the comparator allows it, and it works.
 #[test]
 fn a_comparator_says_whether_blocks_get_a_hash_index() {
     let size = |comparator: Arc<dyn Comparator>, index: DataBlockIndexType| {
@@ -855,11 +855,11 @@ fn options_that_do_not_fit_are_refused() {
     let mut table = BlockBasedOptions::default();
     table.set_partition_filters(true);
     options.set_block_based_table_factory(&table);
-    // RocksDB's rule: without the index type for it, the filter is one piece.
+    // RocksDB's rule: without the matching index type, the filter is not partitioned.
     assert!(!Db::open(&options, "/db").unwrap().get_options().cf.table.partition_filters);
     options.set_block_based_table_factory(&BlockBasedOptions::default());
     let db = Db::open(&options, "/db").unwrap();
-    // The extractor of an open database changes to one that has a name.
+    // The extractor of an open database can be changed to one that has a name.
     db.put("abc", "1").unwrap();
     db.set_options(&[("prefix_extractor", "fixed:2")]).unwrap();
     db.put("abd", "2").unwrap();
@@ -873,7 +873,7 @@ fn options_that_do_not_fit_are_refused() {
     assert_eq!(db.prefix_iterator("a").count(), 3);
 }
 
-/// A prefix extractor that panics makes no entry unreadable and ends in an error, not in a stop of the store.
+/// A panicking prefix extractor makes no entry unreadable, and causes an error instead of a hanging store.
 #[test]
 fn a_panic_of_the_extractor_is_an_error_of_the_flush() {
     let fs = Arc::new(MemFileSystem::new());

@@ -15,7 +15,7 @@ fn options(fs: &MemFileSystem) -> Options {
     options
 }
 
-/// Between its look at the MANIFEST and its look at the WALs a flush may bring what it reads from one to the other.
+/// Between reading the MANIFEST and reading the WALs, a flush may move data from the WALs to a table.
 #[test]
 fn a_reader_beside_a_flush_sees_what_was_acknowledged_before_it_began() {
     for compacts in [false, true] {
@@ -63,7 +63,7 @@ fn a_reader_beside_a_flush_sees_what_was_acknowledged_before_it_began() {
     }
 }
 
-/// A writer that always goes on does not keep a reader for ever, and what is really missing is told.
+/// A continuously active writer does not block a reader for ever, and a file that is really missing is reported.
 #[test]
 fn a_reader_gives_up_at_last() {
     let fs = MemFileSystem::new();
@@ -93,8 +93,8 @@ fn a_reader_gives_up_at_last() {
     assert!(e.to_string().contains(table.as_str()), "{e}");
 }
 
-/// With `max_open_files` of -1 every table is opened at once, as in RocksDB, however many there are: a compaction takes
-/// none of them away from who reads.
+/// With `max_open_files` of -1, all tables are opened immediately, as in RocksDB, however many there are: compactions
+/// cannot remove any of them from the reader.
 #[test]
 fn a_reader_keeps_all_its_tables_whatever_a_writer_deletes() {
     const TABLES: u32 = 1100;

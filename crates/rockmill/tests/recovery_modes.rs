@@ -1,4 +1,4 @@
-//! The four WAL recovery modes over a whole database, with RocksDB's `ldb` as the judge of the default one.
+//! The four WAL recovery modes with a whole database, with RocksDB's `ldb` as the reference for the default mode.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,7 @@ fn no_wait() -> rockmill::FlushOptions {
     options
 }
 
-/// A copy of the directory as a killed process leaves it: everything that was handed to the kernel.
+/// A copy of the directory as a killed process leaves it: everything that was passed to the kernel.
 fn copy(from: &Path) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("db");
@@ -61,12 +61,12 @@ fn read(db: &Db) -> BTreeMap<String, Vec<u8>> {
 fn open(path: &Path, mode: RecoveryMode) -> Result<BTreeMap<String, Vec<u8>>> {
     let (_keep, path) = copy(path);
     let contents = read(&Db::open(&options(mode), &path)?);
-    // What recovery decided stays decided: it is in tables now.
+    // The result of recovery is permanent: it is in tables now.
     assert_eq!(contents, read(&Db::open(&options(RecoveryMode::AbsoluteConsistency), &path)?));
     Ok(contents)
 }
 
-/// The keys that RocksDB finds, or `None` when it refuses to open; `Err` without RocksDB's tool.
+/// The keys that RocksDB finds, or `None` if it refuses to open; `Err` without RocksDB's tool.
 fn rocksdb(path: &Path) -> std::result::Result<Option<Vec<String>>, Missing> {
     let (_keep, path) = copy(path);
     let ldb = program("ldb", Needs::Ldb)?;
@@ -138,13 +138,13 @@ fn a_tail_cut_by_a_crash() {
     assert_like_rocksdb("cut tail", &path, &open(&path, PointInTime));
 }
 
-/// What stands in the only WAL of a database, and how much of it counts.
+/// The bytes of a database's only WAL, and the length of its valid part.
 fn only_wal(db: &Db) -> (Vec<u8>, usize) {
     let wal = &db.get_sorted_wal_files().unwrap()[0];
     (fs::read(&wal.path).unwrap(), wal.size as usize)
 }
 
-/// A WAL that is synced is longer than its contents, so that a sync has no new length to make durable.
+/// A synced WAL is longer than its contents, so that a sync need not make a new length durable.
 #[test]
 fn a_synced_wal_ends_in_zeros_and_opens_in_every_mode() {
     let dir = tempfile::tempdir().unwrap();
@@ -168,7 +168,7 @@ fn a_synced_wal_ends_in_zeros_and_opens_in_every_mode() {
         assert_eq!(keys(&open(&killed, mode)), prefix(RECORDS), "{mode:?}");
     }
     assert_like_rocksdb("zeros behind the end", &killed, &open(&killed, PointInTime));
-    // A record that a power cut tore, within a block and at a block's beginning.
+    // A record torn by a power cut, within a block and at the beginning of a block.
     let wal = &wals(&killed)[0];
     for from in [len - 1000, len - len % (32 << 10)] {
         let mut torn = bytes.clone();
@@ -180,7 +180,7 @@ fn a_synced_wal_ends_in_zeros_and_opens_in_every_mode() {
         assert_eq!(open(&killed, AbsoluteConsistency).unwrap_err().kind(), ErrorKind::Corruption, "{from}");
         assert_like_rocksdb("a torn record before zeros", &killed, &open(&killed, PointInTime));
     }
-    // What stands behind zeros is not taken for what comes next.
+    // Data after zeros is not treated as the next records.
     let mut holed = bytes.clone();
     holed[32 << 10..64 << 10].fill(0);
     fs::write(wal, &holed).unwrap();
@@ -213,7 +213,7 @@ fn a_record_damaged_in_the_middle() {
     let (_keep, path) = with_one_wal();
     let wal = &wals(&path)[0];
     let mut bytes = fs::read(wal).unwrap();
-    // In the second record of the second 32 KiB block, clear of block boundaries.
+    // In the second record of the second 32 KiB block, away from block boundaries.
     let at = 32 * 1024 + 6000;
     bytes[at] ^= 0x10;
     fs::write(wal, &bytes).unwrap();
@@ -257,7 +257,8 @@ fn a_hole_in_an_older_wal() {
     };
     assert_eq!(open(&path, RecoveryMode::PointInTime).unwrap(), prefix(RECORDS));
 
-    // The older WAL is damaged, and a table of the other column family is newer than the damage: no point in time.
+    // The older WAL is damaged, and a table of the other column family is newer than the damage: no consistent point in
+    // time exists.
     let old = &wals(&path)[0];
     let mut bytes = fs::read(old).unwrap();
     bytes[9000] ^= 1;
@@ -274,8 +275,8 @@ fn a_hole_in_an_older_wal() {
     }
 }
 
-/// A column family without data holds back no WAL, and its log number in the MANIFEST stays where it was. That a WAL
-/// is gone which a later one follows on is then no loss.
+/// A column family without data does not keep WALs alive, and its log number in the MANIFEST does not change. A missing
+/// WAL before a later one is then not a loss.
 #[test]
 fn wals_that_an_idle_column_family_outlived_are_not_missed() {
     for mode in [RecoveryMode::PointInTime, RecoveryMode::AbsoluteConsistency] {
@@ -303,8 +304,8 @@ fn wals_that_an_idle_column_family_outlived_are_not_missed() {
     }
 }
 
-/// A WAL that only a column family needed goes with it. Recovery knows that from the edit that drops it; else it would
-/// take all later WALs for what follows on a hole, and lose acknowledged writes.
+/// A WAL that only one column family needed is deleted with it. Recovery knows that from the edit that drops the column
+/// family. Otherwise it would treat all later WALs as data after a hole, and lose acknowledged writes.
 #[test]
 fn nothing_acknowledged_is_lost_with_a_dropped_column_family() {
     let dir = tempfile::tempdir().unwrap();
@@ -313,7 +314,7 @@ fn nothing_acknowledged_is_lost_with_a_dropped_column_family() {
         let db = Db::open(&options, dir.path()).unwrap();
         let passing = db.create_cf("passing", &Options::default()).unwrap();
         db.put_cf(&passing, "k", "v").unwrap();
-        // The memtable is switched and never flushed: a new WAL begins.
+        // The memtable is switched but never flushed: a new WAL begins.
         db.cancel_all_background_work(true);
         db.flush_cf_opt(&passing, &no_wait()).unwrap();
         assert_eq!(wals(dir.path()).len(), 2);
@@ -329,8 +330,8 @@ fn nothing_acknowledged_is_lost_with_a_dropped_column_family() {
     }
 }
 
-/// A copy of a database with a record in each of two WALs, of which the MANIFEST names the second one's first sequence
-/// number: an edit that has the number of what stands in the first WAL alone.
+/// A copy of a database with a record in each of two WALs. The MANIFEST has an edit with the sequence number of the
+/// second WAL's beginning, which counts data that is only in the first WAL.
 fn two_wals_counted() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let live = dir.path().join("db");
@@ -344,8 +345,8 @@ fn two_wals_counted() -> (tempfile::TempDir, PathBuf) {
     copy(&live)
 }
 
-/// A WAL that a power cut emptied is a hole, also where the MANIFEST, which counts what is in no table yet, names the
-/// sequence number that the next WAL begins with.
+/// A WAL emptied by a power cut is a hole, even if the MANIFEST, which also counts unflushed data, has the sequence
+/// number at which the next WAL begins.
 #[test]
 fn an_emptied_wal_is_a_hole_whatever_the_manifest_counted() {
     let (_keep, path) = two_wals_counted();
@@ -369,8 +370,8 @@ fn a_wal_without_a_whole_record_is_a_hole_whatever_the_manifest_counted() {
     assert_eq!(keys(&open(&path, RecoveryMode::PointInTime)), [""; 0]);
 }
 
-/// A WAL of an earlier opening, whose records carry no log number, is not used again for a recyclable one: until that
-/// is written to, its old records would pass for new ones.
+/// A WAL of an earlier open, whose records have no log number, is not recycled: until it is overwritten, its old
+/// records would pass for new ones.
 #[test]
 fn old_records_do_not_come_back_in_a_recycled_wal() {
     let dir = tempfile::tempdir().unwrap();
@@ -385,7 +386,7 @@ fn old_records_do_not_come_back_in_a_recycled_wal() {
     for n in ["newer", "newest"] {
         db.put("a", n).unwrap();
         db.flush().unwrap();
-        // The WALs that the flush made obsolete are dealt with after it.
+        // The WALs that the flush made obsolete are processed after it.
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     let (_keep, killed) = copy(&path);
@@ -394,7 +395,7 @@ fn old_records_do_not_come_back_in_a_recycled_wal() {
     assert_eq!(db.get("a").unwrap().as_deref(), Some(&b"newest"[..]));
 }
 
-/// RocksDB keeps a WAL for a transaction that was prepared, also when the tables have everything else that is in it.
+/// RocksDB keeps a WAL for a prepared transaction, even if tables have everything else in it.
 #[test]
 fn a_transaction_that_was_prepared_is_refused_by_name_wherever_its_wal_is() {
     use rockmill_format::edit::VersionEdit;
@@ -405,7 +406,7 @@ fn a_transaction_that_was_prepared_is_refused_by_name_wherever_its_wal_is() {
     record.extend([3, b'x', b'i', b'd']);
     let mut wal = Vec::new();
     rockmill_format::log::LogEncoder::new(5, false, 0).add_record(&record, &mut wal);
-    // The number from which on the column family needs WALs, the one that the MANIFEST keeps, and what opening says.
+    // The first WAL that the column family needs, the one in the MANIFEST, and the result of the open.
     for (log_number, kept, refused) in [(5, 5, true), (20, 5, true), (20, 6, false)] {
         let fs = MemFileSystem::new();
         let shared: std::sync::Arc<dyn FileSystem> = std::sync::Arc::new(fs.clone());
@@ -464,7 +465,7 @@ fn put_synced(db: &Db, key: &str, len: usize) {
     db.put_opt(key, vec![b'v'; len], &how).unwrap();
 }
 
-/// A database killed with `n` synced records in its last WAL, after others whose files may be used again.
+/// A database killed with `n` synced records in its last WAL, after others whose files can be recycled.
 fn killed(mode: RecoveryMode, n: usize) -> MemFileSystem {
     let fs = MemFileSystem::new();
     let db = Db::open(&in_memory(&fs, mode), "/db").unwrap();
@@ -482,13 +483,13 @@ fn found(db: &Db, n: usize) -> Vec<usize> {
     (0..n).filter(|i| db.get(format!("z{i:02}")).unwrap().is_some()).collect()
 }
 
-/// What stands behind the end of a WAL in a file that is used again may look like a fragment that reaches past the
-/// file's end: nothing is missing.
+/// After the end of a WAL in a recycled file, old bytes may look like a fragment that extends beyond the file's end:
+/// nothing is missing.
 #[test]
 fn a_recycled_wal_may_end_in_old_bytes_that_reach_past_its_file() {
     const N: usize = 7;
     for mode in MODES {
-        // A flush returns before the WALs that it made obsolete are kept for new ones: the last may have been too late.
+        // A flush returns before its obsolete WALs are kept for recycling: the last one may have been too late.
         let used_again = || {
             let fs = killed(RecoveryMode::PointInTime, N);
             let names = fs.list_dir(Path::new("/db")).unwrap();
@@ -511,7 +512,7 @@ fn a_recycled_wal_may_end_in_old_bytes_that_reach_past_its_file() {
     }
 }
 
-/// Damage is looked at a second time, since a bit may have flipped on the way: a WAL with a thousand damaged places is
+/// Damage is read a second time, because a bit may have flipped in transit: a WAL with a thousand damaged places is
 /// read twice, not a thousand times.
 #[test]
 fn a_wal_with_much_damage_is_read_twice() {
@@ -539,7 +540,7 @@ fn a_wal_with_much_damage_is_read_twice() {
     let found = db.iterator(IteratorMode::Start).count();
     assert!((400..999).contains(&found), "{found} of 1000");
     let (read, size) = (read.load(std::sync::atomic::Ordering::Relaxed), bytes.len() as u64);
-    // A read asks for as much as its buffer takes.
+    // A read requests as many bytes as fit into its buffer.
     assert!(read <= 2 * size + (4 << 16), "{read} bytes of {size}");
 }
 
@@ -562,14 +563,14 @@ fn wal_files_are_not_used_again_where_their_end_looks_like_damage() {
             assert_eq!(found(&db, n).len(), n, "{mode:?}");
         }
     }
-    // An archive keeps WALs: none is used again.
+    // With an archive, no WAL is recycled.
     let fs = MemFileSystem::new();
     let mut o = in_memory(&fs, RecoveryMode::PointInTime);
     o.set_wal_ttl_seconds(60);
     assert_eq!(Db::open(&o, "/db").unwrap().get_db_options().recycle_log_file_num, 0);
 }
 
-/// What an opening under another mode, or RocksDB, wrote.
+/// Files written by an open with another mode, or by RocksDB.
 #[test]
 fn wals_in_files_that_were_used_again_are_read_in_every_mode() {
     for n in 0..40 {
@@ -611,7 +612,8 @@ fn damage_in_a_recycled_wal_is_told_from_its_end() {
             let whole = open(&sound.crash_image(CrashMode::KeepAll), mode).unwrap();
             assert_eq!(found(&whole, 60).len(), if two_wals { 60 } else { 40 });
             drop(whole);
-            // Each record has 128 bytes or so; in the last one of all nothing behind it tells.
+            // Each record has about 128 bytes; damage in the very last one cannot be detected, because nothing follows
+            // it.
             for at in [5, 100, 1500, 3000, 4000] {
                 let image = sound.crash_image(CrashMode::KeepAll);
                 image.flip_stored_bit(&wal, 8 * at).unwrap();
@@ -622,8 +624,8 @@ fn damage_in_a_recycled_wal_is_told_from_its_end() {
     }
 }
 
-/// Sequence numbers that no WAL has are no hole, also where each WAL ends in what its file held before, and where a
-/// power cut leaves the WAL in use empty.
+/// Sequence numbers that are in no WAL are not a hole, even if each WAL ends in its file's old contents, and a power
+/// cut leaves the current WAL empty.
 #[test]
 fn writes_without_a_wal_go_with_recycled_wals() {
     for mode in [RecoveryMode::PointInTime, RecoveryMode::SkipAnyCorruptedRecords] {

@@ -1,4 +1,4 @@
-//! Repair: what is left of a database becomes one again, and RocksDB agrees.
+//! Repair: makes a database from its remains, and RocksDB agrees.
 
 mod oracle;
 
@@ -44,7 +44,7 @@ fn try_open(options: &Options, path: &Path) -> rockmill::Result<Db> {
     Db::open_cf_descriptors(options, path, families.iter().map(|n| ColumnFamilyDescriptor::new(n, options.clone())))
 }
 
-/// Everything, read forwards; and each key by itself.
+/// Everything, read forwards, and each key separately.
 fn contents(db: &Db) -> All {
     let mut out = All::new();
     for name in db.cf_names() {
@@ -62,7 +62,7 @@ fn contents(db: &Db) -> All {
     out
 }
 
-/// A database with several levels, deletions of both kinds, two column families, and data in the WAL only.
+/// A database with several levels, deletions of both kinds, two column families, and data that is only in the WAL.
 fn fill(db: &Db, seed: u64, rounds: u32) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let other = db.cf_handle("other").unwrap();
@@ -134,7 +134,7 @@ fn without_a_manifest_everything_comes_back() {
         assert_eq!(report.last_sequence, sequence);
         let db = open(&options, path);
         assert!(contents(&db) == expected, "seed {seed}: {report:?}");
-        // It lives on: newer writes win, compaction changes nothing.
+        // It continues to work: newer writes win, compaction changes nothing.
         db.put("in the WAL", "no more").unwrap();
         db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
         let mut expected = expected;
@@ -163,7 +163,7 @@ fn a_sound_database_is_the_same_afterwards_and_keeps_its_levels() {
     let after = levels(&db);
     assert_eq!(before[1..], after[1..], "deeper levels");
     drop(db);
-    // A second repair finds nothing to do but the tables themselves.
+    // A second repair finds only the tables.
     let report = Db::repair(&options, path).unwrap();
     assert!(report.damaged.is_empty() && report.wal_entries == 0, "{report:?}");
     assert!(contents(&open(&options, path)) == expected);
@@ -207,7 +207,7 @@ fn damaged_and_missing_tables_cost_only_what_was_in_them() {
     }
 }
 
-/// A flipped bit anywhere in the MANIFEST, or the MANIFEST cut anywhere: everything comes back.
+/// A flipped bit anywhere in the MANIFEST, or the MANIFEST truncated anywhere: everything is recovered.
 #[test]
 fn whatever_is_left_of_the_manifest_nothing_is_lost() {
     let (mem, fs) = memory();
@@ -245,7 +245,7 @@ fn damaged_logs_lose_only_the_damaged_records() {
     let db = open(&options, path);
     db.put("first", "1").unwrap();
     db.put("hit", "x".repeat(5000)).unwrap();
-    // The rest of a damaged block is passed over.
+    // The rest of a damaged block is skipped.
     db.put("long", "y".repeat(40_000)).unwrap();
     db.put("last", "1").unwrap();
     drop(db);
@@ -258,8 +258,8 @@ fn damaged_logs_lose_only_the_damaged_records() {
     assert!(!found["default"].contains_key(&b"hit"[..]));
 }
 
-/// A WAL is kept while one of the column families needs it: what it holds of the others is in tables already, where a
-/// flush may have merged it.
+/// A WAL is kept while one column family needs it: data of the others is already in tables, where a flush may have
+/// merged it.
 #[test]
 fn operands_in_a_table_and_in_a_kept_log_count_once() {
     let (_, fs) = memory();
@@ -451,13 +451,13 @@ fn ingested_tables_of_another_order_are_their_column_familys_or_left_over() {
     db.compact_range_cf_opt(&db.cf_handle("reverse").unwrap(), None::<&str>, None::<&str>, &force).unwrap();
     let expected = contents(&db);
     drop(db);
-    // One that is in use no more says nothing of its column family.
+    // A table that is no longer in use tells nothing about its column family.
     let report = Db::repair(&base, path).unwrap();
     assert!(report.tables_left_over > 0 && report.damaged.is_empty(), "{report:?}");
     let db = open();
     assert!(contents(&db) == expected);
-    // Nor does one that is, where the MANIFEST is lost: there is one column family that has this order.
-    // (Keys of their own: how new the table is, only the MANIFEST knew.)
+    // A table in use does not either, if the MANIFEST is lost, but only one column family has this order. (With
+    // separate keys, because only the MANIFEST knew how new the table is.)
     ingest(&db, ["e", "d"]);
     let expected = contents(&db);
     drop(db);
@@ -467,7 +467,7 @@ fn ingested_tables_of_another_order_are_their_column_familys_or_left_over() {
     assert!(contents(&open()) == expected);
 }
 
-/// What RocksDB has to say of a database that Rockmill repaired.
+/// RocksDB's view of a database that Rockmill repaired.
 fn rocksdb_dump(test: &str, driver: &oracle::Driver, path: &Path, family: &str) -> Option<Contents> {
     let mut script = Script::new();
     script.line("cf other ").open(path);
@@ -514,7 +514,7 @@ fn databases_of_rocksdb_are_repaired_as_rocksdb_repairs_them() {
         let mut script = Script::new();
         script.line("cf default write_buffer_size=65536;target_file_size_base=16384;max_bytes_for_level_base=65536");
         script.line("cf other ").open(&path);
-        // `ldb repair` knows column families from tables alone.
+        // `ldb repair` knows column families only from tables.
         script.put("other", "o", "first").line("flush other");
         for i in 0..3000 {
             let key = format!("key{:04}", rng.u32(..1500));
@@ -545,7 +545,7 @@ fn databases_of_rocksdb_are_repaired_as_rocksdb_repairs_them() {
         assert_eq!(contents(&db)["other"].len(), 335);
         drop(db);
         assert!(rocksdb_dump(test, &driver, &path, "default").is_none_or(|found| found == expected));
-        // The same by `ldb repair`, as far as it goes: what it brings back is what we bring back.
+        // The same with `ldb repair`, as far as possible: it recovers the same data as we do.
         let ldb = need!(test, oracle::tool("ldb"));
         if let Err(e) = oracle::run_tool(&ldb, &["repair", &format!("--db={}", theirs.display())]) {
             println!("ldb repair: {e}");
@@ -562,7 +562,7 @@ fn databases_of_rocksdb_are_repaired_as_rocksdb_repairs_them() {
     }
 }
 
-/// Keeps an image of the disk as it is when a table is complete and the MANIFEST does not name it yet.
+/// Keeps an image of the disk at the moment when a table is complete but not yet in the MANIFEST.
 #[derive(Clone)]
 struct KillAfterTable {
     fs: MemFileSystem,
@@ -586,9 +586,9 @@ fn copy_of(image: &MemFileSystem, options: &Options) -> (MemFileSystem, Options)
     (copy, options)
 }
 
-/// A job that a kill cut short leaves a table that no MANIFEST names, with a number above the MANIFEST's next; and an
-/// iterator had kept tables that a compaction had replaced. Neither may be taken in: deleted keys and old values would
-/// come back, operands would count twice.
+/// A killed job leaves a table that is not in the MANIFEST, with a number above the MANIFEST's next number; and an
+/// iterator has kept tables that a compaction had replaced. Neither may be recovered: deleted keys and old values would
+/// reappear, and operands would count twice.
 #[test]
 fn what_a_kill_during_a_job_leaves_beside_a_sound_manifest_is_left_over() {
     for by_compaction in [false, true] {
@@ -639,7 +639,7 @@ fn what_a_kill_during_a_job_leaves_beside_a_sound_manifest_is_left_over() {
     }
 }
 
-/// Where the MANIFEST has lost its last edits and the WALs of flushed data are gone, that data is in tables only.
+/// If the MANIFEST has lost its last edits and the WALs of flushed data are gone, that data is only in tables.
 #[test]
 fn tables_whose_edits_the_manifest_lost_are_taken_in() {
     let (mem, fs) = memory();
@@ -667,7 +667,7 @@ fn tables_whose_edits_the_manifest_lost_are_taken_in() {
     }
 }
 
-/// Names that OPTIONS files escape are the names of those column families still.
+/// Column families keep their names even if OPTIONS files escape them.
 #[test]
 fn families_of_which_only_logs_are_left_keep_their_names_with_special_characters() {
     let (_, fs) = memory();
@@ -691,8 +691,8 @@ fn families_of_which_only_logs_are_left_keep_their_names_with_special_characters
     }
 }
 
-/// WALs elsewhere are found by the OPTIONS file or what names the directory's owner, or given; and where they cannot be
-/// found they stay needed.
+/// WALs in another directory are found through the OPTIONS file, the directory's owner file, or an argument; if they
+/// cannot be found, they are still required.
 #[test]
 fn a_repair_reads_wals_in_a_directory_of_their_own_or_leaves_them_needed() {
     let (mem, fs) = memory();
@@ -734,7 +734,7 @@ fn a_repair_reads_wals_in_a_directory_of_their_own_or_leaves_them_needed() {
         assert_eq!((report.wals_converted, report.wal_entries, &report.wals_not_read), (1, 1, &None), "{case}");
         assert!(contents(&open(&with(&o, &image), path)) == expected, "{case}: {report:?}");
     }
-    // The directory was moved away for now, or nothing names it.
+    // The directory was temporarily moved away, or nothing refers to it.
     for case in ["away", "unknown", "without a MANIFEST", "given up"] {
         let image = mem.crash_image(CrashMode::KeepAll);
         if case == "unknown" {
@@ -772,7 +772,7 @@ fn a_repair_reads_wals_in_a_directory_of_their_own_or_leaves_them_needed() {
     }
 }
 
-/// Records whose numbers were there before: the same ones once more, and others, as of a copy that went on by itself.
+/// Records whose sequence numbers occurred before: the same records again, and different ones, as from a diverged copy.
 #[test]
 fn numbers_that_come_again_make_no_table_of_each_record() {
     let (fs, shared) = memory();
@@ -801,7 +801,7 @@ fn numbers_that_come_again_make_no_table_of_each_record() {
     fs.remove(&path.join("CURRENT")).unwrap();
     let report = Db::repair(&o, path).unwrap();
     assert_eq!(report.wals_converted, 3, "{report:?}");
-    // Numbers from 903 on: tables of the WALs, those that they are merged into, and a MANIFEST.
+    // Numbers from 903 on: tables from the WALs, tables into which they are merged, and a MANIFEST.
     let names = fs.list_dir(path).unwrap();
     let largest = names.iter().filter_map(|name| name.strip_suffix(".sst")?.parse::<u64>().ok()).max();
     assert!(largest.is_some_and(|n| n < 950), "{largest:?}");

@@ -1,5 +1,5 @@
-//! What bounds memory, files and I/O: rate limiter, write buffer manager, cache capacity, open files, how files are
-//! read and written, compression of levels.
+//! Limits of memory, files and I/O: rate limiter, write buffer manager, cache capacity, open files, how files are read
+//! and written, compression of levels.
 
 mod oracle;
 
@@ -53,14 +53,14 @@ fn fill(db: &Db, range: std::ops::Range<u64>, len: usize) {
     }
 }
 
-/// Tables of this column family are TPH tables over such blocks.
+/// Makes tables of this column family TPH tables with such blocks.
 fn set_tph(o: &mut Options, blocks: &BlockBasedOptions) {
     let mut tph = TphTableOptions::default();
     tph.set_block_based_options(blocks);
     o.set_tph_table_factory(&tph);
 }
 
-/// So many keys in the last of two levels, written as tables of one kind; new ones are of the other.
+/// A database with this many keys in the last of two levels, in tables of one kind; new tables are of the other kind.
 fn filled_before_a_change_of_kind(
     fs: &Arc<dyn FileSystem>,
     blocks: &BlockBasedOptions,

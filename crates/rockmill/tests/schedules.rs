@@ -1,5 +1,5 @@
-//! The whole store under a tester that chooses which thread goes on at every lock, atomic and wait (shuttle), when
-//! built with `--cfg rockmill_shuttle`; and a small database in Miri. `scripts/sanitize` runs both.
+//! The whole store with a tester that chooses the next thread at every lock, atomic and wait (shuttle), if built with
+//! `--cfg rockmill_shuttle`; and a small database in Miri. `scripts/sanitize` runs both.
 
 #[cfg(rockmill_shuttle)]
 #[path = "schedules/commits.rs"]

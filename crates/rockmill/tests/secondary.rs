@@ -1,5 +1,5 @@
-//! Secondary instances: one that follows a primary through flushes, compactions, new WALs and new MANIFESTs, beside
-//! writers; one that follows RocksDB; and RocksDB's secondary following Rockmill.
+//! Secondary instances: one that follows a primary through flushes, compactions, new WALs and new MANIFESTs, with
+//! concurrent writers; one that follows RocksDB; and RocksDB's secondary following Rockmill.
 
 mod oracle;
 
@@ -32,7 +32,7 @@ fn follow(primary: &Path, own: &Path) -> Db {
     Db::open_cf_as_secondary(&Options::default(), primary, own, CFS).unwrap()
 }
 
-/// WALs that are synced are longer than their contents.
+/// Synced WALs are longer than their contents.
 fn synced(sync: bool) -> WriteOptions {
     let mut how = WriteOptions::default();
     how.set_sync(sync);
@@ -45,7 +45,7 @@ fn contents(db: &Db, cf: &str) -> Map {
     all.map(|(k, v)| (k.into_vec(), v.into_vec())).collect()
 }
 
-/// A WAL that is longer than its contents shows a record in part while it is being written.
+/// In a WAL that is longer than its contents, a record is partly visible while it is being written.
 #[test]
 fn a_record_that_is_half_there_is_read_once_it_is_whole() {
     let dir = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ fn a_record_that_is_half_there_is_read_once_it_is_whole() {
     assert_eq!(keys(), "a");
     let (_, end) = put("b");
     let whole = std::fs::read(&wal).unwrap();
-    // Of the record that begins at `before` so many bytes.
+    // This many bytes of the record that begins at `before`.
     for there in [3, 100, 1500, end - before - 1] {
         let mut part = whole.clone();
         part[before + there..end].fill(0);
@@ -189,14 +189,14 @@ fn a_secondary_sees_whole_batches_in_order_beside_a_busy_primary() {
                 newest = now;
             }
         });
-        // A failure here ends the others too, and is then shown.
+        // A failure here also ends the other threads, and is then reported.
         let _end = Stop(&stop);
         let began = std::time::Instant::now();
         let mut last = 0;
         let mut rounds = 0;
-        // On a machine that is busy with other things four seconds may be too few.
+        // On a busy machine, four seconds may be too short.
         while began.elapsed().as_secs() < 4 || (began.elapsed().as_secs() < 120 && (rounds <= 5 || last <= 50)) {
-            // A primary that rolls its MANIFEST all the time may outrun this; then it says so and is tried again.
+            // A primary that constantly replaces its MANIFEST may be too fast; the call then fails and is repeated.
             match secondary.try_catch_up_with_primary() {
                 Ok(()) => rounds += 1,
                 Err(e) => assert_eq!(e.kind(), ErrorKind::TryAgain, "{e}"),
@@ -221,7 +221,7 @@ fn in_memory() -> (MemFileSystem, Db, Db) {
     (fs, primary, secondary)
 }
 
-/// The only file whose name begins and ends so.
+/// The only file whose name begins and ends like this.
 fn file_named(fs: &MemFileSystem, begin: &str, end: &str) -> PathBuf {
     let names = fs.list_dir(Path::new("/db")).unwrap();
     let mut fitting = names.iter().filter(|n| n.starts_with(begin) && n.ends_with(end));
@@ -230,8 +230,8 @@ fn file_named(fs: &MemFileSystem, begin: &str, end: &str) -> PathBuf {
     Path::new("/db").join(name)
 }
 
-/// The secondary reads the MANIFEST when the primary has written half of an edit. Before it has looked whether that may
-/// be, the edit is whole and there is another.
+/// The secondary reads the MANIFEST when the primary has written half of an edit. Before it checks whether that is
+/// legitimate, the edit is complete and another one follows.
 #[test]
 fn an_edit_that_the_primary_writes_meanwhile_is_no_damage() {
     for cut in [1, 8, 30] {
@@ -267,8 +267,8 @@ fn an_edit_that_the_primary_writes_meanwhile_is_no_damage() {
     }
 }
 
-/// A directory of many names is read in pieces, and the primary goes on meanwhile: the list may have the newest WAL and
-/// lack the one before it.
+/// A large directory is read in pieces while the primary continues: the list may have the newest WAL and lack the one
+/// before it.
 #[test]
 fn a_wal_that_a_list_lacks_is_not_passed_over() {
     let (fs, primary, secondary) = in_memory();
@@ -276,7 +276,7 @@ fn a_wal_that_a_list_lacks_is_not_passed_over() {
         let handle = primary.cf_handle(cf).unwrap();
         primary.put_cf(&handle, "k", value).unwrap();
     };
-    // The flush of one column family begins a WAL; those before stay for the other.
+    // The flush of one column family begins a new WAL; the earlier ones stay for the other column family.
     put("default", "1");
     let listed = Mutex::new(Vec::new());
     for n in ["2", "3"] {
@@ -310,7 +310,7 @@ fn a_wal_that_a_list_lacks_is_not_passed_over() {
     }
 }
 
-/// Tables that the primary has replaced are missing for a moment; one that it has not is missing for good.
+/// Tables that the primary has replaced are missing only for a moment; other missing tables are errors.
 #[test]
 fn a_missing_table_is_told_and_one_that_was_replaced_is_not() {
     let (fs, primary, secondary) = in_memory();
@@ -323,7 +323,7 @@ fn a_missing_table_is_told_and_one_that_was_replaced_is_not() {
     assert!(e.kind() == ErrorKind::IOError && e.to_string().contains(table.to_str().unwrap()), "{e}");
     fs.write_all(&table, &bytes).unwrap();
 
-    // Whenever it opens a table, the primary has just replaced that.
+    // Whenever it opens a table, the primary has just replaced that table.
     let primary = Arc::new(primary);
     let (writer, mut n) = (Arc::clone(&primary), 0u32);
     fs.set_hook(Box::new(move |op| {
@@ -334,7 +334,7 @@ fn a_missing_table_is_told_and_one_that_was_replaced_is_not() {
         let writer = Arc::clone(&writer);
         n += 1;
         Fault::After(Box::new(move || {
-            // A thread of another name: its calls are the primary's.
+            // A thread with another name: its calls are the primary's.
             let replace = move || {
                 writer.put("a", n.to_string()).unwrap();
                 writer.flush().unwrap();
@@ -406,7 +406,7 @@ fn an_iterator_stays_at_its_moment_and_bad_use_is_refused() {
     primary.drop_cf("other").unwrap();
     secondary.try_catch_up_with_primary().unwrap();
     assert_eq!(secondary.get_cf(&other, "x").unwrap().as_deref(), Some(&b"y"[..]));
-    // Data that is in no WAL shows when it is in a table.
+    // Data without a WAL becomes visible when it is in a table.
     let mut unlogged = WriteOptions::default();
     unlogged.disable_wal(true);
     primary.put_opt("unlogged", "1", &unlogged).unwrap();
@@ -443,7 +443,7 @@ fn a_secondary_follows_rocksdb_and_rocksdb_follows_rockmill() {
     for i in 0..500 {
         primary.put(format!("k{i:04}"), vec![b'v'; 100]).unwrap();
     }
-    // RocksDB's secondary passes over a WAL that goes while it opens: it has to catch up, which ldb does not.
+    // RocksDB's secondary skips a WAL that is deleted while it opens; it would have to catch up, which ldb does not do.
     primary.wait_for_background_work().unwrap();
     let (at, own) = (format!("--db={}", path.display()), dir.path().join("ldb"));
     let own = format!("--secondary_path={}", own.display());
@@ -451,8 +451,8 @@ fn a_secondary_follows_rocksdb_and_rocksdb_follows_rockmill() {
     assert_eq!(scan.lines().filter(|l| l.starts_with('k')).count(), 500, "{scan}");
 }
 
-/// A write fails in its sync: its record is in the WAL all the same, and a secondary may show it, as an opening would.
-/// Once the primary has taken it back, nobody sees it, whatever the secondary had read and when it looks again.
+/// A write fails in its sync: its record is nevertheless in the WAL, and a secondary may show it, as an open would.
+/// Once the primary has removed it, it is never visible again, whatever the secondary had read before.
 #[test]
 fn a_write_that_failed_goes_from_the_secondary_when_the_primary_resumes() {
     for (looked_before, data_before) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -490,7 +490,7 @@ fn a_write_that_failed_goes_from_the_secondary_when_the_primary_resumes() {
             secondary.try_catch_up_with_primary().unwrap();
             assert_eq!(seen("refused"), [None, None], "{told}, round {round}");
             assert_eq!(seen("kept"), [Some("1".to_owned()), None], "{told}, round {round}");
-            // The numbers of what was taken back are used again.
+            // The sequence numbers of removed records are used again.
             let key = format!("after {round}");
             let mut before = secondary.raw_iterator();
             primary.put(&key, "1").unwrap();

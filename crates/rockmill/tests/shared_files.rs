@@ -1,6 +1,6 @@
-//! TPH tables of several files in every way to compact, with a time to live, below prefixes and bounds; how often
-//! lookups in them read, and what they take of memory.
-//! Each test shows that tables of several files came about: without them it would try nothing.
+//! TPH tables of several files with all kinds of compaction, with a time to live, with prefixes and bounds; the number
+//! of reads per lookup, and their memory. Each test checks that tables of several files existed: without them, it would
+//! test nothing.
 
 mod small_store;
 
@@ -23,8 +23,8 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const KEYS: u32 = 600;
 
-/// Rounds of overwrites and deletions of neighbours, each compacted, with a death in the middle; gives how many tables
-/// of several files there were, counted after each round.
+/// Rounds of overwrites and deletions of neighbours, each compacted, with a death in the middle; returns the number of
+/// tables with several files, summed over all rounds.
 fn rounds(seed: u64, comparator: Arc<dyn Comparator>, change: &dyn Fn(&mut Options)) -> usize {
     let (mut rng, mut fs) = (Rng::with_seed(seed), MemFileSystem::new());
     let hashed = comparator.name() != BytewiseComparator.name();
@@ -64,7 +64,7 @@ fn rounds(seed: u64, comparator: Arc<dyn Comparator>, change: &dyn Fn(&mut Optio
             }
         }
         if round % 8 == 5 {
-            // Killed: what had reached the kernel is there.
+            // Killed: data that had reached the kernel exists.
             fs = fs.crash_image(CrashMode::KeepAll);
             drop(db);
             db = open(&fs);
@@ -114,7 +114,7 @@ fn one_level() {
     });
 }
 
-/// Options of a database that compacts when it is told, into one table, and where it is.
+/// Options of a database that compacts only on request and into one table, and its location.
 fn one_table(change: impl FnOnce(&mut Options)) -> (Options, MemFileSystem) {
     let fs = MemFileSystem::new();
     let mut o = small_store::small();
@@ -126,18 +126,17 @@ fn one_table(change: impl FnOnce(&mut Options)) -> (Options, MemFileSystem) {
     (o, fs)
 }
 
-/// What is flushed goes into the last level; gives how many further files tables have then.
+/// Moves flushed data into the last level; returns the number of additional files of tables.
 fn take_down(db: &Db) -> usize {
     db.flush().unwrap();
-    // What is there already is not written once more by itself, as it would be where there is a compaction filter.
+    // Existing tables are not rewritten just because of a compaction filter.
     let mut how = CompactOptions::default();
     how.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
     db.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &how).unwrap();
     db.live_files().unwrap().iter().map(|f| f.pieces.len()).sum()
 }
 
-/// Values whose time is over go from files that stay: placeholders stand for them, and those that live on are where
-/// they were.
+/// Expired values are removed from files that stay: placeholders replace them, and live values stay where they were.
 #[test]
 fn values_expire_in_files_that_stay() {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
@@ -185,8 +184,8 @@ fn values_expire_in_files_that_stay() {
     small_store::verify(&fs, path(), &InternalKeyComparator::default(), "a time to live");
 }
 
-/// A scan of one prefix, by the extractor, by a prefix that the caller names, and by bounds, forwards and backwards, in
-/// a table of several files where whole prefixes are gone, new, or in one file alone.
+/// Scans of one prefix, by the extractor, by an explicit prefix, and by bounds, forwards and backwards, in a table of
+/// several files where whole prefixes are deleted, new, or in a single file.
 #[test]
 fn prefixes_and_bounds_cut_tables_of_several_files() {
     let (o, _) = one_table(|o| o.set_prefix_extractor(SliceTransform::create_fixed_prefix(8)));
@@ -228,7 +227,7 @@ fn prefixes_and_bounds_cut_tables_of_several_files() {
             }
             iter.status().unwrap();
             assert!(found == wanted, "{what}");
-            // With the extractor, a seek backwards begins at a key of the prefix.
+            // With the extractor, a backwards seek begins at a key with the prefix.
             found.clear();
             iter.seek_for_prev([&prefix[..], b"9", "~".repeat(301).as_bytes()].concat());
             while let Some((k, v)) = iter.item() {
@@ -249,7 +248,7 @@ fn prefixes_and_bounds_cut_tables_of_several_files() {
     }
 }
 
-/// Keys of 20 bytes. Those of the store are even.
+/// Keys of 20 bytes. The store's keys are even.
 fn even(n: u32) -> String {
     format!("user{:016}", n * 2)
 }
@@ -260,8 +259,8 @@ fn absent(n: u32) -> String {
 
 const READ_KEYS: u32 = 30_000;
 
-/// A tree of so many sorted runs: the last level, where TPH tables have several files, and tables of L0, each with keys
-/// from everywhere. Reads of files for each key that is there and for each that is not.
+/// Makes a tree of this many sorted runs: the last level, where TPH tables have several files, and tables of L0, each
+/// with keys from the whole range. Returns the reads per existing key and per absent key.
 fn reads_per_key(runs: u32, tph: bool) -> (f64, f64) {
     let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
     let mut o = Options::default();
@@ -285,7 +284,7 @@ fn reads_per_key(runs: u32, tph: bool) -> (f64, f64) {
         db.flush().unwrap();
     };
     let run_of = |n: u32| n % runs;
-    // Twice, so that the second compaction finds what stays.
+    // Twice, so that the second compaction finds files to keep.
     for step in [1, 12] {
         put(&mut (0..READ_KEYS).filter(|n| run_of(*n) == 0).step_by(step));
         db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
@@ -313,12 +312,12 @@ fn lookups_read_as_often_as_signatures_let_them() {
         let r = f64::from(runs);
         let by_chance = r / 255.0;
         println!("| {runs} | {found:.4} | {absent:.4} | {by_chance:.4} | {bloom_found:.4} | {bloom_absent:.4} |");
-        // A key of the oldest run asks all newer ones first; on average half of them.
+        // A lookup of a key in the oldest run searches all newer runs first; on average, half of them.
         let newer = (r - 1.0) / 2.0 / 255.0;
         if runs == 1 {
             assert_eq!(found, 1.0, "a key that is there is read once");
         }
-        // Six standard deviations of what happens by chance.
+        // Six standard deviations of the random variation.
         let room = |p: f64| 6.0 * (p / f64::from(READ_KEYS)).sqrt();
         assert!(found >= 1.0 && (found - 1.0 - newer).abs() <= room(newer), "{runs} runs: {found}");
         assert!((absent - by_chance).abs() <= room(by_chance), "{runs} runs: {absent} reads of absent keys");
@@ -326,8 +325,8 @@ fn lookups_read_as_often_as_signatures_let_them() {
     }
 }
 
-/// What tables hold in memory to find keys, of each key: after overwrites at the default limits, so that tables have
-/// several files whose stale entries count, too.
+/// Index memory of tables per key, after overwrites with the default limits, so that tables have several files whose
+/// stale entries also count.
 #[test]
 fn memory_of_a_key_after_overwrites() {
     for (value_len, most) in [(128, 3.6), (1000, 4.0), (2000, 4.6), (4000, 5.6)] {
@@ -368,8 +367,8 @@ fn memory_of_a_key_after_overwrites() {
 }
 
 /// Whatever the limit of files: with 1 every compaction writes whole tables (the paper's single-tier mode), with 2 a
-/// table and what has changed, and with 1,024 tables come to have far more than by default. What they hold is the same,
-/// each key is read once, and scans in both directions go through all files.
+/// table and its changes, and with 1,024 tables get far more files than by default. The contents are the same, each key
+/// takes one read, and scans in both directions go through all files.
 #[test]
 fn tables_have_as_many_files_as_the_limit_lets_them() {
     const ROUNDS: u32 = 60;
@@ -393,7 +392,7 @@ fn tables_have_as_many_files_as_the_limit_lets_them() {
         let mut want = Map::new();
         let mut files = 0;
         for round in 0..=rounds {
-            // All keys, then each time other ones, from everywhere.
+            // First all keys, then each time different ones from the whole range.
             let of_round = |n: &u32| round == 0 || n % ROUNDS == round - 1;
             for n in (0..ROUNDS * OF_A_ROUND).filter(of_round) {
                 let value = format!("{round}.{n:0100}").into_bytes();

@@ -1,6 +1,6 @@
 //! The project's rules of style that neither rustfmt nor clippy checks, as tests over the source tree.
 //!
-//! Each rule reports every place that breaks it as `file:line: what`, so that one run shows all there is to do.
+//! Each rule reports every place that breaks it as `file:line: what`, so that one run shows all violations.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ const FILE_LINES_MAX: usize = 900;
 /// Longest line, in characters.
 const LINE_CHARS_MAX: usize = 120;
 
-/// Where `unsafe` may stand: files, or folders that end in `/`. Everything else is safe Rust.
+/// Where `unsafe` is allowed: files, or folders that end in `/`. Everything else is safe Rust.
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill-bench/src/kernel.rs",
     "crates/rockmill-bench/src/peers/lmdb.rs",
@@ -42,8 +42,8 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill/src/memtable/skiplist.rs",
 ];
 
-/// Files and folders of the store whose atomics only count or advise, or are one thread's: a schedule explorer passes
-/// over them.
+/// Files and folders of the store whose atomics are only counters or hints, or belong to one thread: a schedule
+/// explorer ignores them.
 const NOT_EXPLORED: &[&str] =
     &["db/report/stats.rs", "iter/prefix_seek.rs", "statistics/", "sync.rs", "table/cache.rs", "table/cache/"];
 
@@ -126,7 +126,7 @@ fn files_and_lines_are_short() {
         }
         for (i, line) in text.lines().enumerate() {
             let chars = line.chars().count();
-            // A table row or a link of a page cannot be folded.
+            // A table row or a link of a page cannot be wrapped.
             let unfoldable = path.ends_with(".md") && (line.starts_with('|') || line.contains("http"))
                 // rustfmt does not break string literals.
                 || (path.ends_with(".rs") && line.contains('"') && chars <= LINE_CHARS_MAX + 10);
@@ -143,7 +143,7 @@ fn files_and_lines_are_short() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    // Written in two halves, so that this file does not break its own rule.
+    // Written in two halves, so that this file does not violate its own rule.
     let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("HA", "CK")];
     let calls = [concat!("todo", "!"), concat!("unimplemented", "!"), concat!("dbg", "!")];
     let mut broken = Vec::new();
@@ -213,12 +213,12 @@ fn unsafe_is_fenced_and_explained() {
     report("unsafe stands in few, named modules and is explained", &broken);
 }
 
-/// How a test says that it was skipped is one crate's business: what else it prints, the harness swallows, and no
-/// `ROCKMILL_REQUIRE` makes a failure of it.
+/// Only one crate reports that a test was skipped: the harness hides other output, and `ROCKMILL_REQUIRE` does not turn
+/// other messages into failures.
 #[test]
 fn skips_are_said_in_one_way() {
     let prints = ["println!", "print!", "stdout()", "stderr()", "write!", "writeln!"];
-    // What asks whether the machine has something, and the words of which one follows where it has not.
+    // Expressions that check whether the machine has something, and the words that must follow if it does not.
     let probes = ["probe_kernel_engine(", ".batch_probe()", "Peer::Library.driver()", "Peer::Wheel.driver()"];
     let says = ["skip(", "need!(", "wish(", ".skipped()"];
     let mut broken = Vec::new();
@@ -250,7 +250,7 @@ fn skips_are_said_in_one_way() {
     report("skips are said by rockmill_skip alone", &broken);
 }
 
-/// What a machine may be required to have is described, and somebody needs it.
+/// Everything that a machine may be required to have is described, and some test needs it.
 #[test]
 fn what_tests_need_is_listed() {
     let (page, source) = (read("docs/reliability.md"), read("crates/rockmill-skip/src/lib.rs"));
@@ -270,7 +270,7 @@ fn what_tests_need_is_listed() {
     report("what tests need is listed in docs/reliability.md", &broken);
 }
 
-/// There are other things in order, lists of keys and of numbers; strategies search none of them.
+/// There are other sorted things, such as lists of keys and of numbers; strategies do not search them.
 #[test]
 fn strategies_search_runs_in_one_way() {
     let mut broken = Vec::new();
@@ -284,7 +284,7 @@ fn strategies_search_runs_in_one_way() {
     report("a sorted run is searched with version::search", &broken);
 }
 
-/// What threads meet at comes from `crate::sync`, which a schedule explorer can take over.
+/// Synchronization between threads comes from `crate::sync`, which a schedule explorer can replace.
 #[test]
 fn locks_and_threads_come_from_one_place() {
     let banned = ["std::sync::atomic", "std::thread::Builder", "std::thread::spawn", "std::thread::scope"];
@@ -304,8 +304,8 @@ fn locks_and_threads_come_from_one_place() {
     report("locks, atomics and threads come from crate::sync", &broken);
 }
 
-/// True when the comment that belongs to line `i` says `what`: on the line, or in the comments above it. Attributes
-/// and the beginning of the same statement may stand between.
+/// True if the comment of line `i` contains `what`: on the line itself, or in the comments above it. Attributes and the
+/// beginning of the same statement may be in between.
 fn explains(lines: &[Line], i: usize, what: &str) -> bool {
     if lines[i].comment.contains(what) {
         return true;
@@ -387,7 +387,7 @@ fn unwraps_are_counted_and_only_shrink() {
 
 #[test]
 fn no_path_of_one_machine() {
-    // Built from parts, so that this file does not break its own rule.
+    // Built from parts, so that this file does not violate its own rule.
     let paths = ["home", "root", "work", "Users", "tmp/w"].map(|p| format!("/{p}/"));
     let mut broken = Vec::new();
     let mut all = files(&[".rs", ".cc", ".py", ".md", ".toml"]);

@@ -1,6 +1,6 @@
-//! TPH tables in whole databases: random histories against a model, through compactions whose tables share files,
-//! with changes of the kind of tables at reopenings, copies of every sort, and tables from outside; and what RocksDB
-//! makes of them.
+//! TPH tables in whole databases: random histories against a model, through compactions whose tables share files, with
+//! changes of the kind of tables at reopenings, copies of all kinds, and external tables; and compatibility with
+//! RocksDB.
 
 mod oracle;
 mod small_store;
@@ -29,7 +29,7 @@ const DEFAULT: usize = 0;
 const MERGED: usize = 1;
 const SINGLE: usize = 2;
 const FILTERED: usize = 3;
-/// Values that begin like this may go in any compaction.
+/// Any compaction may drop values that begin like this.
 const TAKEN: &[u8] = b"x:";
 const KEYS: u32 = 500;
 
@@ -90,7 +90,7 @@ struct World {
     rng: Rng,
     fs: MemFileSystem,
     kind: Kind,
-    /// What is flushed goes straight into the only level below.
+    /// Flushed data goes straight into the only level below.
     one_level: bool,
     state: [Map; 4],
     values: u32,
@@ -112,7 +112,7 @@ impl World {
     fn options(&self) -> Options {
         let mut o = small(self.kind);
         o.set_file_system(Arc::new(self.fs.clone()));
-        // Past the page cache, seeks read blocks together.
+        // With direct reads, seeks read blocks together.
         o.set_use_direct_reads(self.values % 2 == 1);
         if self.one_level {
             o.set_num_levels(2);
@@ -138,7 +138,7 @@ impl World {
         value
     }
 
-    /// A few keys of many, so that compactions have something to leave alone.
+    /// A few of many keys, so that compactions can leave others alone.
     fn keys(&mut self) -> std::ops::Range<u32> {
         let len = [8, 40, 40, 150, KEYS][self.rng.usize(..5)];
         let from = self.rng.u32(..=KEYS - len);
@@ -205,7 +205,7 @@ impl World {
             how
         };
         let cf = db.cf_handle(FAMILIES[family]).unwrap();
-        // What the filter may have taken counts for gone.
+        // Values that the filter may have dropped count as gone.
         let settled = |value: &[u8]| family != FILTERED || !value.starts_with(TAKEN);
         let want: Vec<(Vec<u8>, Vec<u8>)> =
             want.iter().filter(|(_, v)| settled(v)).map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// An iterator within bounds goes to and fro.
+    /// An iterator within bounds moves back and forth.
     fn walk(&mut self, db: &Db, family: usize, want: &[(Vec<u8>, Vec<u8>)], mut how: ReadOptions) {
         let bounds = [self.rng.u32(..KEYS), self.rng.u32(..KEYS)].map(key);
         let (lower, upper) = (self.rng.bool().then(|| bounds[0].clone()), self.rng.bool().then(|| bounds[1].clone()));
@@ -299,7 +299,7 @@ impl World {
         self.shared += db.live_files().unwrap().iter().filter(|f| !f.pieces.is_empty()).count();
     }
 
-    /// Waits for jobs. With one level nothing is left in L0 then.
+    /// Waits for jobs. With one level, L0 is then empty.
     fn settle(&mut self, db: &Db) {
         db.wait_for_background_work().unwrap();
         self.count_shared(db);
@@ -334,7 +334,7 @@ impl World {
         o.set_file_system(Arc::new(self.fs.clone()));
         let mut writer = SstFileWriter::create(&o);
         writer.open("/outside.sst").unwrap();
-        // Among the others, or where nothing is, so that it needs no sequence number.
+        // Among the others, or in an empty range, so that it needs no sequence number.
         let base = if self.rng.bool() { 0 } else { 10_000 + self.values };
         let keys = self.keys();
         self.note(format!("ingest {keys:?} behind {base} of {made:?}"));
@@ -392,7 +392,7 @@ impl World {
         self.check_now(db);
     }
 
-    /// A copy goes on by itself, and takes nothing from the original with it.
+    /// A copy works independently, and does not affect the original.
     fn write_to_copy(&mut self, copy: &Db) {
         let (state, steps) = (self.state.clone(), self.steps.len());
         (0..4).for_each(|_| self.write(copy));
@@ -435,7 +435,7 @@ impl World {
         }
     }
 
-    /// An export is refused for tables of several files, says what to do, and takes them once they are rewritten.
+    /// An export refuses tables of several files with a hint, and accepts them once they are rewritten.
     fn export(&mut self, db: &Db) {
         self.note("export");
         let (family, cf) = (MERGED, db.cf_handle("merged").unwrap());
@@ -467,7 +467,8 @@ impl World {
         self.fs.remove_dir(Path::new("/export")).unwrap();
     }
 
-    /// The directory of a closed database has the files of its tables and no others, and all tables are sound.
+    /// Checks that the directory of a closed database has exactly the files of its tables, and that all tables are
+    /// intact.
     fn verify(&self, dir: &Path) {
         small_store::verify(&self.fs, dir, &InternalKeyComparator::default(), &format!("{:?}", self.steps));
         let tables = tables(&self.fs, dir);
@@ -626,7 +627,7 @@ fn what_is_flushed_goes_into_the_one_level_below() {
             flush(&mut world);
             world.check(&db, &held, Some(&snapshot));
         }
-        // What the snapshot holds is in the level below, next to what has replaced it.
+        // The snapshot's versions are in the level below, next to their replacements.
         world.put(&db, (0..KEYS).step_by(50));
         flush(&mut world);
         world.check(&db, &held, Some(&snapshot));
@@ -645,7 +646,7 @@ fn what_is_flushed_goes_into_the_one_level_below() {
     }
 }
 
-/// An entry that stands alone in its table does not stay there when a snapshot holds it beside a newer one.
+/// An entry that is alone in its table does not stay there if a snapshot keeps it in addition to a newer one.
 #[test]
 fn a_version_that_a_snapshot_holds_moves_to_the_newer_one() {
     let mut world = World::new(1, Kind::tph(16, 100));
@@ -674,7 +675,7 @@ fn a_version_that_a_snapshot_holds_moves_to_the_newer_one() {
     world.verify(path());
 }
 
-/// A table that a range tombstone covers is not read, and nothing goes on using its file.
+/// A table covered by a range tombstone is not read, and nothing continues to use its file.
 #[test]
 fn what_a_range_tombstone_covers_stays_away() {
     let mut o = small(Kind::tph(16, 1000));
@@ -692,7 +693,7 @@ fn what_a_range_tombstone_covers_stays_away() {
     db.compact_range(Some(key(100)), Some(key(200))).unwrap();
     db.delete_range_cf(&db.default_cf(), key(60), key(250)).unwrap();
     put(&mut [50, 300, 302, 400].into_iter());
-    // It leaves a placeholder, and no other file has anything for the new table.
+    // It leaves a placeholder, and no other file has entries for the new table.
     db.delete(key(301)).unwrap();
     db.flush().unwrap();
     db.compact_range(all.0, all.1).unwrap();
@@ -706,8 +707,8 @@ fn on_disk(kind: Kind) -> Options {
     o
 }
 
-/// Tables that were flushed are one file each: to RocksDB they are block-based tables. Those that share files it
-/// refuses by name, until they are rewritten.
+/// Flushed tables are single files: for RocksDB, they are block-based tables. It refuses tables that share files, with
+/// their names, until they are rewritten.
 #[test]
 fn rocksdb_opens_tables_of_one_file_and_refuses_others() {
     let test = "rocksdb_opens_tables_of_one_file_and_refuses_others";
@@ -754,7 +755,7 @@ fn rocksdb_opens_tables_of_one_file_and_refuses_others() {
     drop(db);
     let kind = || OptionsLoader::new().load_latest(&dir).unwrap().options.cf.table_factory;
     assert_eq!(kind(), TableKind::Tph);
-    // What RocksDB writes there, and what it rewrote, is read as it should.
+    // Tables that RocksDB writes or rewrites there can be read correctly.
     run(&dir, &["put", "by", "ldb"]).unwrap();
     run(&dir, &["compact"]).unwrap();
     assert_eq!(kind(), TableKind::BlockBased, "RocksDB has written the file anew");

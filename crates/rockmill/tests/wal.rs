@@ -1,5 +1,5 @@
-//! WAL files: kept in memory until told, archived, in a directory of their own, read back, kept over an open; and no
-//! writer waits for what is done to WALs that were left.
+//! WAL files: buffered in memory until a flush, archived, in a separate directory, read back, kept across an open; and
+//! writers do not wait for operations on older WALs.
 
 mod oracle;
 #[path = "wal/support.rs"]
@@ -21,7 +21,7 @@ use rockmill_io::{CrashMode, Fault, FileSystem, ManualClock, MemFileSystem, OpKi
 use rockmill_skip::skip;
 use support::{FAMILIES, get, names, open_two, options, path, synced};
 
-/// The same options on what a crash leaves.
+/// The same options on the file system after a crash.
 fn after(fs: &MemFileSystem, mode: CrashMode, options: &Options) -> Options {
     let mut options = options.clone();
     options.set_file_system(Arc::new(fs.crash_image(mode)));
@@ -46,7 +46,7 @@ fn manual_wal_flush_keeps_records_in_memory_until_told() {
             assert_eq!(get(&db, key).is_some(), *there, "{what}: {key} under {mode:?}");
         }
     };
-    // KeepAll is what the process's death leaves, SyncedOnly what a power cut may.
+    // KeepAll is the state after the process's death, SyncedOnly a possible state after a power cut.
     db.put("a", "1").expect("a write");
     assert_eq!(get(&db, "a").as_deref(), Some("1"), "readers see it at once");
     seen("buffered", CrashMode::KeepAll, &[("a", false)]);
@@ -56,15 +56,15 @@ fn manual_wal_flush_keeps_records_in_memory_until_told() {
     db.put("b", "2").expect("a write");
     db.flush_wal(true).expect("flush_wal");
     seen("synced", CrashMode::SyncedOnly, &[("a", true), ("b", true)]);
-    // A synced write takes along what gathered before it.
+    // A synced write also writes everything buffered before it.
     db.put("c", "3").expect("a write");
     db.put_opt("d", "4", &synced()).expect("a synced write");
     seen("a synced write", CrashMode::SyncedOnly, &[("c", true), ("d", true)]);
     db.put("e", "5").expect("a write");
     db.sync_wal().expect("sync_wal");
     seen("sync_wal", CrashMode::SyncedOnly, &[("e", true)]);
-    // The next WAL: what gathered in the one before is handed over when it is left, so a batch over two column families
-    // of which one is flushed is whole.
+    // The next WAL: the previous WAL's buffer is written when the WAL is switched, so a batch over two column families
+    // is complete even if only one is flushed.
     let second = db.cf_handle("second").expect("opened");
     let mut batch = WriteBatch::new();
     batch.put("f", "6");
@@ -72,7 +72,7 @@ fn manual_wal_flush_keeps_records_in_memory_until_told() {
     db.write(&batch).expect("a batch");
     db.flush_cf(&second).expect("a flush");
     seen("a new WAL", CrashMode::SyncedOnly, &[("f", true)]);
-    // A checkpoint has what is written, also with its WAL copied.
+    // A checkpoint has all writes, also if its WAL is copied.
     db.put("g", "7").expect("a write");
     let copy = Path::new("/copy");
     let checkpoint = Checkpoint::new(&db).expect("a checkpoint");
@@ -113,7 +113,7 @@ fn rounds(db: &Db, from: usize, rounds: usize, per: usize) {
     settle(db);
 }
 
-/// Waits for the flush thread's last look at obsolete WALs.
+/// Waits until the flush thread has processed obsolete WALs.
 fn settle(db: &Db) {
     db.wait_for_background_work().expect("background work");
     for _ in 0..200 {
@@ -143,7 +143,7 @@ fn obsolete_wals_are_archived_and_go_by_age() {
     assert!(files.windows(2).all(|w| w[0].log_number < w[1].log_number && w[0].start_sequence < w[1].start_sequence));
     assert_eq!((files[0].start_sequence, files[1].start_sequence), (1, 11));
     assert!(files.iter().all(|f| f.size > 1000 && f.path.starts_with("/db/archive")));
-    // Looked through, and nothing is old enough; the next look is in 500 seconds.
+    // Checked: nothing is old enough; the next check is in 500 seconds.
     clock.advance(Duration::from_secs(990));
     rounds(&db, 3, 1, 10);
     assert_eq!(names(&fs, "/db/archive", ".log").len(), 4);
@@ -156,7 +156,7 @@ fn obsolete_wals_are_archived_and_go_by_age() {
     assert_eq!(left.len(), 3, "{left:?}");
     assert!(archived.iter().all(|a| !left.contains(a)));
     drop(db);
-    // Those that an open finds obsolete are archived as well.
+    // WALs that an open finds obsolete are archived, too.
     let db = Db::open(&options, path()).expect("open");
     db.put("last", "1").expect("a write");
     drop(db);
@@ -264,7 +264,7 @@ fn wals_in_a_directory_of_their_own() {
     let db = open_two(&options);
     assert_eq!(get(&db, "kept").as_deref(), Some("in the WAL"));
     drop(db);
-    // Another database's WALs are not taken for one's own.
+    // Another database's WALs are not mistaken for its own.
     let mut other = options.clone();
     other.set_error_if_exists(true);
     let e = Db::open(&other, "/other").expect_err("WALs without a database");
@@ -335,7 +335,7 @@ fn writers_go_on_while_a_left_wal_is_synced_for_a_flush() {
             db.put(format!("key{n}"), vec![b'x'; 100]).expect("a write");
         }
     });
-    // Also the look at the WALs' total size, which is under the state's lock.
+    // Also the check of the WALs' total size, which holds the state's lock.
     write_within(&db, "the WALs' total size", move |db| {
         for n in 0..500 {
             db.put_cf(&second, format!("key{n}"), vec![b'x'; 100]).expect("a write");
@@ -345,7 +345,7 @@ fn writers_go_on_while_a_left_wal_is_synced_for_a_flush() {
     release.send(()).expect("the flush waits");
     flushing.join().expect("no panic").expect("a flush");
     fs.clear_fault();
-    // A synced write does wait: everything before it must be durable. It is, now.
+    // A synced write does wait, because everything before it must be durable; now it is.
     db.put_opt("z", "1", &synced()).expect("a write");
     let image = open_two(&after(&fs, CrashMode::SyncedOnly, &options));
     assert!(get(&image, "key49").is_some() && get(&image, "z").is_some());
@@ -413,7 +413,7 @@ fn recovered_data_stays_in_memtables_if_so_asked() {
         assert_eq!(names(&fs, "/db", ".sst"), [""; 0], "tables after {round} opens");
     }
     assert!(names(&fs, "/db", ".log").len() >= 4, "the WALs stay: {:?}", names(&fs, "/db", ".log"));
-    // A power cut after a synced write: what only the process before had written is there, too.
+    // A power cut after a synced write: data that only the previous process had written also exists.
     let db = open_two(&options);
     write(&db, 5);
     db.flush_wal(true).expect("a sync");
@@ -439,7 +439,7 @@ fn recovered_data_stays_in_memtables_if_so_asked() {
         check(&image, "one column family flushed", upto);
     }
     drop(db);
-    // Memtables that are full are written all the same; nothing is there twice.
+    // Full memtables are written nevertheless; nothing is duplicated.
     options.set_write_buffer_size(16 << 10);
     let db = open_two(&options);
     for n in 0..300 {
@@ -651,7 +651,7 @@ fn rocksdb_and_we_share_a_wal_directory_and_kept_wals() {
     options.set_wal_dir(&wals);
     options.set_avoid_flush_during_recovery(true);
     let logs = || std::fs::read_dir(&wals).expect("the WALs").flatten().count();
-    // Rockmill writes, four times without a flush; RocksDB replays the four WALs, writes, and dies.
+    // Rockmill writes in four sessions without a flush; RocksDB replays the four WALs, writes, and dies.
     for n in 0..4 {
         let db = Db::open(&options, &path).expect("open");
         db.put(format!("ours{n}"), "v").expect("a write");

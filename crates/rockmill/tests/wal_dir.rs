@@ -1,4 +1,4 @@
-//! Whose a WAL directory is, and what copies of a database do with it.
+//! The owner of a WAL directory, and copies of databases with one.
 
 #[path = "wal/support.rs"]
 mod support;
@@ -10,7 +10,7 @@ use rockmill::{Checkpoint, Db, Options};
 use rockmill_io::{FileSystem, MemFileSystem};
 use support::{FAMILIES, get, names, open_two, options, path, synced};
 
-/// A new database whose WALs are in a directory of their own.
+/// A new database whose WALs are in a separate directory.
 fn with_wals_apart() -> (MemFileSystem, Options, Db) {
     let fs = MemFileSystem::new();
     let mut o = options(&fs);
@@ -19,7 +19,7 @@ fn with_wals_apart() -> (MemFileSystem, Options, Db) {
     (fs, o, db)
 }
 
-/// Copies a directory's files as RocksDB would: without what says whose the WALs are.
+/// Copies a directory's files as RocksDB would: without the file that names the WALs' owner.
 fn copy(fs: &MemFileSystem, from: &str, to: &str) {
     let (from, to) = (Path::new(from), Path::new(to));
     fs.create_dir(to, true).expect("a directory");
@@ -31,8 +31,8 @@ fn copy(fs: &MemFileSystem, from: &str, to: &str) {
     }
 }
 
-/// A copy of a database, whoever made it, may name the original's WAL directory in its options: opening it there would
-/// replay the original's WALs into the copy and then delete them.
+/// The options of a copy may name the original's WAL directory: opening the copy with it would replay the original's
+/// WALs into the copy and then delete them.
 #[test]
 fn a_wal_directory_belongs_to_one_database() {
     let (fs, o, db) = with_wals_apart();
@@ -66,7 +66,7 @@ fn a_wal_directory_belongs_to_one_database() {
     let mut elsewhere = options(&fs);
     elsewhere.set_wal_dir("/others");
     drop(Db::open_cf(&elsewhere, "/copy", FAMILIES).expect("with a directory of its own"));
-    // A database that moved still has its WALs; and so it has after a restart.
+    // A moved database still has its WALs, also after a restart.
     fs.rename(path(), Path::new("/moved")).expect("a rename");
     for _ in 0..2 {
         let db = Db::open_cf(&o, "/moved", FAMILIES).expect("open");
@@ -82,8 +82,8 @@ fn refused_in_db(options: &Options) {
     assert!(e.to_string().contains("/db"), "{e}");
 }
 
-/// Copies of a database hold their WALs themselves, and say so: with the options that they bring along they leave the
-/// original alone.
+/// Copies of a database contain their own WALs, and their options say so: opened with these, they do not touch the
+/// original.
 #[test]
 fn copies_do_not_inherit_the_wal_directory() {
     use rockmill::backup::{BackupEngine, BackupEngineOptions, RestoreOptions};
@@ -115,7 +115,7 @@ fn copies_do_not_inherit_the_wal_directory() {
     assert_eq!(get(&db, "own"), None);
 }
 
-/// Whoever forgets `wal_dir` would see a database without what is in its WALs, and write on without it.
+/// Without `wal_dir`, a user would see the database without the data in its WALs, and continue to write without it.
 #[test]
 fn a_database_is_not_opened_without_its_wals() {
     let (fs, o, db) = with_wals_apart();
@@ -135,14 +135,14 @@ fn a_database_is_not_opened_without_its_wals() {
         }
     }
     assert_eq!(get(&open_two(&o), "k").as_deref(), Some("synced"));
-    // Moved by hand, they are where they are looked for.
+    // Moved manually, they are found.
     for name in names(&fs, "/wals", ".log") {
         fs.rename(&Path::new("/wals").join(&name), &path().join(&name)).expect("moved");
     }
     assert_eq!(get(&open_two(&forgot), "k").as_deref(), Some("synced"));
 }
 
-/// RocksDB writes no `WAL_OWNER`: only the MANIFEST of the database that wants them says whose WALs they are.
+/// RocksDB does not write `WAL_OWNER`: only the database's MANIFEST shows whether the WALs belong to it.
 #[test]
 fn unclaimed_wals_of_another_database_are_neither_read_nor_deleted() {
     for (flushes, other_flushes) in [(0, 20), (20, 0), (3, 3)] {
@@ -176,7 +176,7 @@ fn unclaimed_wals_of_another_database_are_neither_read_nor_deleted() {
         refused("find", Db::find_wal_dir(&o, "/other").map(drop));
         refused("destroy", Db::destroy(&o, "/other"));
         refused("create", Db::open_cf(&o, "/new", FAMILIES).map(drop));
-        // Its own database takes them, once more after a restart, and they are claimed then.
+        // Their own database reads them, again after a restart, and they are then claimed.
         for _ in 0..2 {
             let db = open_two(&o);
             assert_eq!(get(&db, "k").as_deref(), Some("synced"));
@@ -186,7 +186,7 @@ fn unclaimed_wals_of_another_database_are_neither_read_nor_deleted() {
     }
 }
 
-/// A copy that RocksDB made has the WALs in its own directory, the same MANIFEST, and options that name the original's
+/// A copy made by RocksDB has its WALs in its own directory, the same MANIFEST, and options that name the original's
 /// directory.
 #[test]
 fn a_copy_with_wals_of_its_own_does_not_claim_those_of_the_original() {
@@ -208,7 +208,7 @@ fn a_copy_with_wals_of_its_own_does_not_claim_those_of_the_original() {
     assert_eq!(get(&open_two(&o), "k").as_deref(), Some("synced"));
 }
 
-/// The directory of a database that lost its CURRENT is no place for WALs, either.
+/// The directory of a database that lost its CURRENT cannot be a WAL directory either.
 #[test]
 fn the_directory_of_a_damaged_database_is_no_wal_directory() {
     let fs = MemFileSystem::new();
@@ -223,8 +223,7 @@ fn the_directory_of_a_damaged_database_is_no_wal_directory() {
     assert_eq!(fs.list_dir(Path::new("/damaged")).expect("a list"), before);
 }
 
-/// Who gives a `wal_dir` for the first time has the WALs of before in the database's own directory. RocksDB begins
-/// without what is in them.
+/// When `wal_dir` is first set, the previous WALs are in the database's own directory. RocksDB would ignore their data.
 #[test]
 fn a_new_wal_directory_does_not_hide_the_wals_of_before() {
     let fs = MemFileSystem::new();
@@ -245,7 +244,7 @@ fn a_new_wal_directory_does_not_hide_the_wals_of_before() {
         assert!(e.contains("in its own directory") && e.contains(".log"), "{e}");
     }
     assert_eq!(get(&open_two(&o), "k").as_deref(), Some("synced"));
-    // Moved, they are found; and WALs that are not needed any more are in nobody's way.
+    // Moved, they are found; and obsolete WALs are no problem.
     fs.create_dir(Path::new("/wals"), true).expect("a directory");
     for name in names(&fs, "/db", ".log") {
         fs.rename(&path().join(&name), &Path::new("/wals").join(&name)).expect("a rename");

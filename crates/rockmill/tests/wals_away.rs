@@ -1,4 +1,4 @@
-//! Databases whose WAL directory cannot be found: its device is not mounted. What each history leads to is in tables.
+//! Databases whose WAL directory cannot be found: its device is not mounted. Tables list the result of each history.
 
 #[path = "wals_away/given_up.rs"]
 mod given_up;
@@ -22,10 +22,10 @@ use support::{
     prefix, synced, taking_all, unmount, value, write,
 };
 
-/// What becomes of an opening without the device.
+/// The result of an open without the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// It is refused. With the mode that takes what there is, this many writes are there.
+    /// It is refused. With the recovery mode that ignores missing WALs, this many writes exist.
     Refused { in_tables: usize },
     /// It sees everything, without a warning.
     Whole,
@@ -33,10 +33,10 @@ enum Outcome {
 
 const REFUSED: Outcome = Outcome::Refused { in_tables: 0 };
 
-/// What happens to a new database until its process ends, and how many writes there are then.
+/// The operations on a new database until its process ends, and the number of writes.
 struct History {
     name: &'static str,
-    /// Gives the database that is still open, if the process is killed.
+    /// Returns the still open database, if the process is killed.
     run: fn(&dyn Fn() -> Db) -> Option<Db>,
     writes: usize,
     with_fast_path: Outcome,
@@ -45,7 +45,7 @@ struct History {
 
 const HISTORIES: [History; 14] = [
     History {
-        // Nothing tells this from the next but one.
+        // Cannot be distinguished from the next but one.
         name: "killed before the first write",
         run: |open| Some(open()),
         writes: 0,
@@ -84,7 +84,7 @@ const HISTORIES: [History; 14] = [
         with_wal_dir: REFUSED,
     },
     History {
-        // There may have been more: the newest WAL is gone with the device.
+        // There may have been more writes: the newest WAL is missing with the device.
         name: "killed after a flush",
         run: |open| {
             let db = open();
@@ -122,7 +122,7 @@ const HISTORIES: [History; 14] = [
         with_wal_dir: Outcome::Refused { in_tables: 60 },
     },
     History {
-        // An opening with memtables writes them as tables.
+        // An open with data in WALs writes it as tables.
         name: "closed, opened and closed",
         run: |open| {
             write(&open(), 0..100);
@@ -220,13 +220,13 @@ const HISTORIES: [History; 14] = [
     },
 ];
 
-/// Each history, then the device is not mounted, and the database is opened without it in every way.
+/// Runs each history; then the device is not mounted, and the database is opened without it in every way.
 #[test]
 fn an_opening_without_the_device_is_refused_or_sees_everything() {
     for (way, history) in WAYS.into_iter().flat_map(|way| HISTORIES.iter().map(move |history| (way, history))) {
         let fs = MemFileSystem::new();
         let mut apart = way.apart(&fs, "/fast");
-        // Where a history makes it so, each edit begins another MANIFEST.
+        // In some histories, each edit begins another MANIFEST.
         if history.name.contains("MANIFEST") {
             apart.set_max_manifest_file_size(1);
         }
@@ -281,7 +281,7 @@ fn check_refused(
         let db = Db::open(&way.apart(&back, "/fast"), "/db").unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_eq!(prefix(&db, what), writes, "{what}");
     }
-    // The WALs are given up. Others are then asked nothing.
+    // The WALs are abandoned. Later opens are then not affected.
     let all = taking_all(without.clone());
     for (opening, open) in OPENINGS {
         let db = open(&all).unwrap_or_else(|e| panic!("{what}, {opening}: {e}"));
@@ -319,7 +319,7 @@ fn check_whole(fs: &MemFileSystem, way: Way, elsewhere: Option<&str>, without: &
         let told = log(fs, "/db");
         assert!(!told.contains(WARNING), "{what}: {told}");
     }
-    // The device is mounted again: it is not asked for, and can be turned on again.
+    // The device is mounted again: it is not required, and can be used again.
     mount(fs);
     let db = Db::open(without, "/db").unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(prefix(&db, what), writes + 3, "{what}");
@@ -333,8 +333,8 @@ fn check_whole(fs: &MemFileSystem, way: Way, elsewhere: Option<&str>, without: &
     assert!(Db::open(without, "/db").is_err(), "{what}: its WALs are needed again");
 }
 
-/// The power goes at each point of a history with the device, and then that is not mounted: what opens has every write
-/// that was acknowledged.
+/// A power cut at each point of a history with the device, which is then not mounted: if the database opens, it has
+/// every acknowledged write.
 #[test]
 fn no_point_of_a_history_leads_to_a_silent_loss() {
     let ends = [(false, true), (true, true), (true, false), (false, false)];
@@ -379,7 +379,7 @@ fn no_point_of_a_history_leads_to_a_silent_loss() {
                 let what = format!("{way:?}, {flushed_before}, {flushed_after}, {point} of {points}, {mode:?}");
                 let after = disk.crash_image(mode);
                 let least = acknowledged.iter().rev().find(|(at, _)| *at <= point).map_or(0, |(_, writes)| *writes);
-                // What the first point and the last one lead to is known.
+                // The results of the first and the last point are known.
                 let must_open = match point {
                     0 => Some(flushed_before),
                     _ if point + 1 == points => Some(flushed_after),
@@ -389,7 +389,7 @@ fn no_point_of_a_history_leads_to_a_silent_loss() {
                     unmount(&after, false);
                 }
                 let without = plain(&after);
-                // A column family may be there or not; a database that is not opened for that reason loses nothing.
+                // A column family may or may not exist; a database that does not open for that reason loses nothing.
                 let names = Db::list_cf(&without, "/db").unwrap_or_else(|e| panic!("{what}: {e}"));
                 match Db::open_cf(&without, "/db", names) {
                     Ok(db) => {
@@ -406,13 +406,13 @@ fn no_point_of_a_history_leads_to_a_silent_loss() {
                 }
             }
         }
-        // Some writes are in WALs alone for a while.
+        // Some writes are only in WALs for a while.
         assert!(refused > 0, "{way:?}, {flushed_before}, {flushed_after}: none of {points} points is refused");
         println!("{way:?}, {flushed_before}, {flushed_after}: {opened} opened, {refused} refused");
     }
 }
 
-/// The power goes at each point of the first opening without a device that is not needed: the next one is not refused.
+/// A power cut at each point of the first open without a device that is not needed: the next open is not refused.
 #[test]
 fn the_power_may_go_while_a_device_is_turned_off() {
     for way in WAYS {
@@ -450,8 +450,8 @@ fn the_power_may_go_while_a_device_is_turned_off() {
     }
 }
 
-/// The device is there, and the database goes on with another directory: nothing there is needed, however the process
-/// ended.
+/// The device is available, and the database continues with another directory: nothing on the device is needed, however
+/// the process ended.
 #[test]
 fn another_directory_is_not_refused_where_nothing_is_missing() {
     for (from, to) in WAYS.into_iter().flat_map(|from| WAYS.map(|to| (from, to))) {
@@ -467,7 +467,7 @@ fn another_directory_is_not_refused_where_nothing_is_missing() {
             } else {
                 fs.next_process()
             };
-            // Killed in the opening with the other directory, too, at any point.
+            // Also killed at any point of the open with the other directory.
             fs.start_recording();
             let other = Db::open(&to.apart(&fs, "/other"), "/db").unwrap_or_else(|e| panic!("{what}: {e}"));
             let mut disk = fs.replay().expect("a recording");
@@ -481,7 +481,7 @@ fn another_directory_is_not_refused_where_nothing_is_missing() {
                 }
             }
             drop(other);
-            // That one is away, and the first one is given again: its WALs are old.
+            // The second directory is away, and the first one is used again: its WALs are obsolete.
             let db = Db::open(&to.apart(&fs, "/other"), "/db").unwrap_or_else(|e| panic!("{what}: {e}"));
             write(&db, writes..writes + 5);
             drop(db);
@@ -493,7 +493,7 @@ fn another_directory_is_not_refused_where_nothing_is_missing() {
     }
 }
 
-/// The directory has another name: its device is mounted elsewhere, or somebody moved what is in it.
+/// The directory has another name: its device is mounted elsewhere, or its contents were moved.
 #[test]
 fn wals_that_are_where_they_are_looked_for_are_found() {
     for way in WAYS {
@@ -535,7 +535,7 @@ fn wals_that_are_where_they_are_looked_for_are_found() {
     }
 }
 
-/// A secondary sees the device under another path, while its primary flushes and begins other WALs.
+/// A secondary uses another path of the device, while its primary flushes and begins new WALs.
 #[test]
 fn a_secondary_may_see_the_device_under_another_path() {
     for way in WAYS {
@@ -556,7 +556,7 @@ fn a_secondary_may_see_the_device_under_another_path() {
     }
 }
 
-/// Copies have no note, and a restored database has the note of what was restored.
+/// Copies have no note, and a restored database has the note of the backup's database.
 #[test]
 fn copies_miss_nothing_and_restored_databases_what_was_restored() {
     for way in WAYS {
@@ -601,7 +601,7 @@ fn copies_miss_nothing_and_restored_databases_what_was_restored() {
     }
 }
 
-/// A copy of the database's directory alone, made with `cp`, lacks what its WALs had.
+/// A copy of only the database's directory, made with `cp`, lacks the data of its WALs.
 #[test]
 fn a_copy_of_the_files_is_as_the_original() {
     for way in WAYS {
@@ -623,7 +623,7 @@ fn a_copy_of_the_files_is_as_the_original() {
     }
 }
 
-/// What RocksDB with `reuse_manifest_on_open` leaves: the MANIFEST of before, and an OPTIONS file of its own.
+/// The state after RocksDB with `reuse_manifest_on_open`: the old MANIFEST, and RocksDB's OPTIONS file.
 #[test]
 fn a_note_does_not_count_after_somebody_wrote_other_options() {
     for way in WAYS {
@@ -646,7 +646,7 @@ fn a_note_does_not_count_after_somebody_wrote_other_options() {
     }
 }
 
-/// The MANIFEST of somebody who does not note anything: RocksDB, or an older version of the store.
+/// A MANIFEST by a program that does not write notes: RocksDB, or an older version of the store.
 #[test]
 fn a_note_does_not_count_after_somebody_began_a_manifest() {
     let fs = MemFileSystem::new();
@@ -660,7 +660,7 @@ fn a_note_does_not_count_after_somebody_began_a_manifest() {
     assert!(log(&fs, "/db").contains(WARNING));
 }
 
-/// The notes of a version that has no fourth line, and what that version makes of ours.
+/// Notes of a version without the fourth line, and how that version reads ours.
 #[test]
 fn notes_of_older_versions_expect_nothing() {
     for way in WAYS {
@@ -668,7 +668,7 @@ fn notes_of_older_versions_expect_nothing() {
         write(&Db::open(&way.apart(&fs, "/fast"), "/db").expect("open"), 0..50);
         let note = String::from_utf8(fs.read_to_vec(Path::new("/db/WAL_OWNER")).expect("a note")).expect("text");
         let lines: Vec<&str> = note.lines().collect();
-        // It takes the third line for two or three numbers, or for nothing.
+        // It accepts two or three numbers in the third line, or nothing.
         assert_eq!(lines[2].split(' ').all(|word| word.parse::<u64>().is_ok()), way == Way::FastPath, "{note}");
         let older = if way == Way::FastPath { &lines[..3] } else { &lines[..2] };
         fs.write_all(Path::new("/db/WAL_OWNER"), (older.join("\n") + "\n").as_bytes()).expect("a write");
@@ -679,7 +679,7 @@ fn notes_of_older_versions_expect_nothing() {
     }
 }
 
-/// A repair that had the WALs leaves nothing there that is needed; one that had not leaves them needed.
+/// After a repair with the WALs, they are no longer needed; after a repair without them, they still are.
 #[test]
 fn a_repair_that_read_no_wals_leaves_them_needed() {
     for way in WAYS {
@@ -699,7 +699,7 @@ fn a_repair_that_read_no_wals_leaves_them_needed() {
             let e = Db::open(&plain(&away), "/db").expect_err("opened without its WALs").to_string();
             assert!(e.contains("/fast") && e.contains("mounted"), "{way:?}: {e}");
         }
-        // Another directory is there, and is not the one: with nothing in it, or with an old WAL.
+        // Another, wrong directory exists: empty, or with an old WAL.
         let old = files(&away, "/away").into_iter().find(|(name, _)| is_log(name)).expect("a WAL").1;
         for contents in [None, Some(old)] {
             let other = Path::new("/other");
@@ -717,7 +717,7 @@ fn a_repair_that_read_no_wals_leaves_them_needed() {
                 assert!(e.contains("/fast"), "{way:?}: {e}");
             }
         }
-        // Unless somebody says that it is, to this repair, or the WALs are there.
+        // Unless the repair is told that it is the right one, or the WALs are there.
         let given = away.next_process();
         let mut how = RepairOptions::default();
         given.create_dir(Path::new("/empty"), true).expect("a directory");
@@ -737,7 +737,7 @@ fn a_repair_that_read_no_wals_leaves_them_needed() {
         let db = Db::open(&way.apart(&away, "/fast"), "/db").unwrap_or_else(|e| panic!("{way:?}: {e}"));
         assert_eq!(prefix(&db, "with them"), 50, "{way:?}");
         drop(db);
-        // Nor are they needed where the repair did not need them.
+        // They are not needed either if the repair did not need them.
         let fs = fs.next_process();
         let db = Db::open(&way.apart(&fs, "/fast"), "/db").expect("open");
         db.flush().expect("a flush");
@@ -748,7 +748,7 @@ fn a_repair_that_read_no_wals_leaves_them_needed() {
     }
 }
 
-/// Nothing can be written, and the device is lost: what tables have can be read.
+/// The media are read-only, and the device is lost: data in tables can be read.
 #[test]
 fn what_tables_have_can_be_read_on_media_that_take_no_writes() {
     for way in WAYS {
@@ -770,7 +770,8 @@ fn what_tables_have_can_be_read_on_media_that_take_no_writes() {
     }
 }
 
-/// RocksDB asks nobody: without the directory it goes on without the WALs. With it, nothing tells what it left there.
+/// RocksDB does not check: without the directory, it continues without the WALs. With it, nothing shows what it left
+/// there.
 #[test]
 fn after_rocksdb_nothing_is_expected() {
     let test = "after_rocksdb_nothing_is_expected";
@@ -815,7 +816,7 @@ fn after_rocksdb_nothing_is_expected() {
         }
         for round in 0..2 {
             let db = Db::open(&plain, &path).unwrap_or_else(|e| panic!("{what}, {round}: {e}"));
-            // RocksDB wrote what was in the WALs as a table when it opened with them.
+            // RocksDB wrote the WALs' data as a table when it opened with them.
             let there = ["table", "wal", "theirs"].map(|key| get(&db, key));
             assert_eq!(there, [true, had_device || flushed, !had_device], "{what}, {round}");
             db.put("round", round.to_string()).expect("a write");

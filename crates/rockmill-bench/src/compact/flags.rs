@@ -1,5 +1,5 @@
-//! The command line of `rockmill bench compact`: lists that make the cases, and for everything else the flags of
-//! `rockmill bench`, so that every setting of a store can be given, to all sides or to one (`--peer NAME,FLAG=VALUE`).
+//! The command line of `rockmill bench compact`: lists that define the cases, and otherwise the flags of `rockmill
+//! bench`, so that every setting of a store can be set for all sides or for one (`--peer NAME,FLAG=VALUE`).
 
 use crate::error::{Error, Result};
 use crate::flags::{Command, Flags};
@@ -29,7 +29,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A name for people, the same in every report.
+    /// A readable name, the same in every report.
     pub fn name(&self) -> String {
         let size = match self.value_size {
             n if n >= 1024 && n % 1024 == 0 => format!("{} KiB", n / 1024),
@@ -42,7 +42,7 @@ impl Case {
         format!("{size}, {} inputs, {bloom}, {}", self.inputs, self.compression)
     }
 
-    /// The same for where there is little room.
+    /// The same, shortened.
     pub(crate) fn short_name(&self) -> String {
         let bloom = if self.bloom_bits > 0.0 { format!(", B{}", self.bloom_bits) } else { String::new() };
         let name = self.name();
@@ -54,7 +54,7 @@ impl Case {
 /// The flags of a run.
 #[derive(Debug, Clone)]
 pub struct CompactFlags {
-    /// The flags that `rockmill bench` has, too; what a case decides is replaced in [`Self::of_case`].
+    /// The flags that `rockmill bench` has, too; settings that a case determines are replaced in [`Self::of_case`].
     pub base: Flags,
     /// Sizes of values.
     pub values: Vec<usize>,
@@ -74,10 +74,10 @@ pub struct CompactFlags {
     pub warm_up: bool,
 }
 
-/// Seed of the inputs where none is given.
+/// Default seed of the inputs.
 const SEED: u64 = 42;
 
-/// The flags of this command alone: name, default, what it is.
+/// The flags of this command only: name, default, description.
 const OWN: [(&str, &str, &str); 8] = [
     ("values", "128,1024,4096", "Sizes of values, in bytes."),
     ("inputs", "4,8,16", "Numbers of overlapping tables in L0 that one job merges."),
@@ -93,7 +93,7 @@ const OWN: [(&str, &str, &str); 8] = [
     ("warm_up", "1", "1: before the job, each store merges as many small tables of another column family; 0: not."),
 ];
 
-/// What is set before the command line is read: both sides at their best for one job of one thread.
+/// Settings before the command line is read: both sides at their best for one job with one thread.
 const DEFAULTS: [&str; 13] = [
     "--repeat=5",
     "--norockmill",
@@ -110,10 +110,10 @@ const DEFAULTS: [&str; 13] = [
     "--format_version=5",
 ];
 
-/// What keeps Rockmill's helper threads out of a job.
+/// The option that excludes Rockmill's helper threads from a job.
 const ONE_THREAD: &str = "compaction_helper_threads=0";
 
-/// Flags of `rockmill bench` that a case decides, and what to give instead.
+/// Flags of `rockmill bench` that a case determines, and their replacements.
 const DECIDED: [(&str, &str); 12] = [
     ("value_size", "--values"),
     ("bloom_bits", "--bloom"),
@@ -225,10 +225,10 @@ impl CompactFlags {
         (self.mb << 20) / (self.base.key_size + case.value_size) as u64 / inputs * inputs
     }
 
-    /// The flags of the sides that merge a case.
+    /// The flags of the sides that run a case.
     pub fn of_case(&self, case: &Case) -> Flags {
         let mut flags = self.base.clone();
-        // One thread is what is compared: no idle core helps with compression.
+        // The comparison is for one thread: no idle core helps with compression.
         let text = match flags.options_string.as_str() {
             "" => ONE_THREAD.to_owned(),
             given => format!("{ONE_THREAD};{given}"),
@@ -252,7 +252,7 @@ impl CompactFlags {
         flags.peer.0 = vec![spec.to_owned()];
         flags.db = dir.to_owned();
         self.decide(case, &mut flags);
-        // Nothing is flushed but what is asked for: an input is one memtable.
+        // Only explicit flushes happen: an input is one memtable.
         let input_bytes = (self.mb << 20) as usize / case.inputs;
         let entry_overhead = 200 * (self.entries_of(case) as usize / case.inputs);
         flags.write_buffer_size = 2 * (input_bytes + entry_overhead) + (32 << 20);
@@ -267,7 +267,7 @@ impl CompactFlags {
     }
 }
 
-/// What a name in `--engines` stands for: an engine, settings of its side, and options of its store.
+/// The meaning of a name in `--engines`: an engine, settings of its side, and options of its store.
 pub(super) fn spec_of(name: &str) -> (&str, &'static str, &'static str) {
     match name {
         BY_BLOCK => ("pread", ",compaction_readahead_size=0", ""),

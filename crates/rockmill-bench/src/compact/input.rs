@@ -1,5 +1,5 @@
-//! The database that every side merges: written once, given to each side and repetition with its tables linked and
-//! everything else copied, so that all read the very same blocks of the disk.
+//! The database that every side merges. It is written once; each side and repetition gets a copy with linked tables, so
+//! that all read the same blocks of the disk.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::kernel;
 use crate::peers;
 use crate::random::Mersenne64;
 
-/// Says that a directory is this command's, which may remove it.
+/// Marks a directory as this command's, which may remove it.
 const MARK: &str = "made-by-rockmill-bench-compact";
 /// Entries of a batch.
 const BATCH_ENTRIES: u64 = 256;
 
-/// The directory of a run; gone with all that is in it when this is dropped.
+/// The directory of a run; removed with its contents when this is dropped.
 #[derive(Debug)]
 pub struct Workspace {
     dir: PathBuf,
@@ -28,7 +28,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Makes it, or empties what an earlier run left.
+    /// Creates it, or empties the directory of an earlier run.
     pub fn create(dir: &Path) -> Result<Self> {
         let failed = |e: &std::io::Error| Error::io(format_args!("cannot use {}", dir.display()), e);
         let was_there = dir.exists();
@@ -44,7 +44,7 @@ impl Workspace {
         Ok(made)
     }
 
-    /// Refuses a directory with anything in it that is not this command's.
+    /// Refuses a directory with contents that are not this command's.
     pub fn check(dir: &Path) -> Result<()> {
         if !dir.exists() || dir.join(MARK).exists() {
             return Ok(());
@@ -63,7 +63,7 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        // What cannot be removed is removed by the next run, which finds the mark.
+        // Remaining files are removed by the next run, which finds the mark.
         let _ = match (self.keep, fs::read_dir(&self.dir)) {
             (true, Ok(entries)) => {
                 for entry in entries.flatten() {
@@ -94,7 +94,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Writes it into `dir`: every key once, in an order that the seed decides, as many in each table.
+    /// Writes it into `dir`: every key once, in an order determined by the seed, with the same number in each table.
     pub fn write(flags: &Flags, case: &Case, dir: &Path) -> Result<Self> {
         let mut sides = peers::sides(flags)?;
         let side = sides.pop().ok_or_else(|| Error::Run("nobody to write the inputs".to_owned()))?;
@@ -143,14 +143,14 @@ impl Input {
         Ok(Self { dir: dir.to_path_buf(), tables, bytes, entries, digest, written_by })
     }
 
-    /// Puts a copy into `dir`, which is not there yet, and takes the tables out of the page cache.
+    /// Puts a copy into the new directory `dir`, and drops the tables from the page cache.
     pub fn copy_to(&self, dir: &Path) -> Result<()> {
         let failed = |what: &Path, e: &std::io::Error| Error::io(format_args!("cannot copy {}", what.display()), e);
         fs::create_dir_all(dir).map_err(|e| failed(dir, &e))?;
         for entry in fs::read_dir(&self.dir).map_err(|e| failed(&self.dir, &e))? {
             let from = entry.map_err(|e| failed(&self.dir, &e))?.path();
             let name = from.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            // What the writer had to say, and its lock, are its own.
+            // The writer's log, options and lock are not copied.
             if ["LOG", "LOCK", "OPTIONS"].iter().any(|own| name.starts_with(own)) {
                 continue;
             }
@@ -167,7 +167,7 @@ impl Input {
         Ok(())
     }
 
-    /// Scans what a side made of it, with Rockmill: every entry must be there, in order and unchanged.
+    /// Scans a side's result with Rockmill: every entry must exist, in order and unchanged.
     pub fn check_merged(&self, label: &str, dir: &Path) -> Result<()> {
         let wrong = |what: String| Error::Run(format!("what {label} merged is not what was written: {what}"));
         let db = Db::open_for_read_only(&Options::default(), dir, false)?;
@@ -207,7 +207,7 @@ fn tables_of(dir: &Path) -> Result<Vec<PathBuf>> {
     paths.filter(|p| p.as_ref().map_or(true, |p| is_table(p))).collect()
 }
 
-/// A hash of one entry that does not depend on its place: sums of these compare sets of entries.
+/// A hash of one entry, independent of its place: sums of these hashes compare sets of entries.
 fn hash_entry(key: &[u8], value: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut h = (key.len() as u64) << 32 ^ value.len() as u64;

@@ -1,5 +1,5 @@
-//! What a store says of its own jobs: the events in its LOG, which RocksDB and Rockmill write alike. They show that
-//! what was timed is one job with every input, and no file that was only moved.
+//! A store's report about its jobs: the events in its LOG, which have the same form in RocksDB and Rockmill. They show
+//! that the timed work was one job with every input, and that no file was only moved.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ const EVENT: &str = "EVENT_LOG_v1 ";
 /// The compactions that a database ran since it was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobLog {
-    /// Tables that the jobs took: level and number, job after job.
+    /// The inputs of the jobs: level and number of tables, job by job.
     pub started: Vec<Vec<(usize, usize)>>,
     /// Files moved without being read.
     pub moves: u64,
@@ -29,14 +29,14 @@ pub struct JobLog {
     pub input_records: u64,
     /// Entries that it wrote.
     pub output_records: u64,
-    /// Microseconds that it took, as the store counts them.
+    /// Its duration in microseconds according to the store.
     pub micros: u64,
     /// Jobs that ended.
     pub finished: u64,
 }
 
 impl JobLog {
-    /// Reads the LOG of the database in `dir`, which was closed.
+    /// Reads the LOG of the closed database in `dir`.
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join("LOG");
         let text = fs::read(&path).map_err(|e| Error::io(format_args!("cannot read {}", path.display()), &e))?;
@@ -46,7 +46,7 @@ impl JobLog {
     fn parse(text: &str) -> Self {
         let mut out = Self::default();
         let mut elsewhere: Vec<u64> = Vec::new();
-        // Older releases name a job's column family only in the line of text before its first event.
+        // Older releases name a job's column family only in the text line before its first event.
         let told = format!("[{WARM_UP}] [JOB ");
         for line in text.lines() {
             if let Some((_, job)) = line.split_once(&told) {

@@ -1,16 +1,16 @@
-//! `rockmill bench compact`: one job that merges several overlapping tables of L0 into L1, by Rockmill's engines and by
-//! RocksDB in turn.
+//! `rockmill bench compact`: one job that merges several overlapping L0 tables into L1, alternately with Rockmill's
+//! engines and with RocksDB.
 //!
 //! 1. `flags` makes cases of the lists on the command line.
-//! 2. For each case `input` writes one database, with RocksDB where there is one, so that every side reads files that
-//!    its peer made. Each side and repetition gets its tables as links to the same blocks of the disk.
-//! 3. Before a job outputs of the one before are gone, everything is synced, and the tables are out of the page cache;
-//!    the database is open, with its indexes in memory, and has merged as many small tables of another column family.
-//!    What is timed is `compact_range` alone.
-//! 4. `job_log` reads in the store's own LOG that it was one job with every input. In the first repetition `input`
-//!    scans what each side made.
+//! 2. For each case, `input` writes one database, with RocksDB if available, so that every side reads files that its
+//!    peer made. Each side and repetition gets links to the tables, and thus reads the same blocks of the disk.
+//! 3. Before a job, outputs of the previous one are removed, everything is synced, and the tables are dropped from the
+//!    page cache. The database is open, with its indexes in memory, and has merged as many small tables of another
+//!    column family. Only `compact_range` is timed.
+//! 4. `job_log` verifies with the store's own LOG that it was one job with every input. In the first repetition,
+//!    `input` scans each side's result.
 //! 5. After the sides of a repetition the device's limit for the same bytes is measured (`device::mixed`).
-//! 6. `report` compares, repetition by repetition.
+//! 6. `report` compares the sides, repetition by repetition.
 
 mod flags;
 mod input;
@@ -42,9 +42,9 @@ pub use job_log::JobLog;
 pub(crate) use report::spread_text;
 pub use report::{CaseReport, CompactReport, JobPair, JobRun};
 
-/// Runs every case and prints each result to `out` as soon as it is there.
+/// Runs every case and prints each result to `out` immediately.
 ///
-/// What can be wrong with the command line, the libraries, the engines or the disk is found before any work starts.
+/// Problems with the command line, the libraries, the engines or the disk are found before any work starts.
 pub fn run(flags: &CompactFlags, out: &mut dyn Write) -> Result<CompactReport> {
     // Before any thread is started, so that all are counted.
     let counters = SyscallCounters::start();
@@ -80,11 +80,11 @@ fn kernel_driver(name: &str) -> Option<KernelDriver> {
     (engine == "kernel").then(|| KernelDriver::ALL.into_iter().find(is_it).unwrap_or_default())
 }
 
-/// What the kernel's verifier takes for the merge program.
+/// The time that the kernel's verifier needs for the merge program.
 fn verifier_cost(driver: KernelDriver) -> Option<String> {
     let driver = Driver::from(driver);
     let program = Arc::new(Program::read(driver.object(), driver.entry()).ok()?);
-    // The first one on a machine that did something else says little.
+    // The first one after other work is not representative.
     let _first = Instance::new(&program, driver, VERIFIED_WITH_BYTES).ok()?;
     let start = Instant::now();
     let instance = Instance::new(&program, driver, VERIFIED_WITH_BYTES).ok()?;
@@ -92,14 +92,14 @@ fn verifier_cost(driver: KernelDriver) -> Option<String> {
     Some(format!("the verifier goes over {steps} steps of its program in {took} ms, whatever the number of inputs"))
 }
 
-/// Memory of the instance with which that is tried: little of the time should be the memory's.
+/// Memory of the instance for this measurement: small, so that little of the time is for memory.
 const VERIFIED_WITH_BYTES: usize = 1 << 20;
 
 fn print(out: &mut dyn Write, text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Error::io("standard output", &e))
 }
 
-/// Refuses what cannot end well. Gives the sides of the first case.
+/// Refuses runs that cannot succeed. Returns the sides of the first case.
 fn check(flags: &CompactFlags, cases: &[Case]) -> Result<Vec<Side>> {
     if flags.engines.iter().any(|e| e == "uring") {
         let probe = PosixFileSystem::default().batch_probe();
@@ -125,7 +125,7 @@ fn check(flags: &CompactFlags, cases: &[Case]) -> Result<Vec<Side>> {
         }
         first.get_or_insert(sides);
     }
-    // Inputs, one side's outputs, and as much again while the device is measured.
+    // Inputs, one side's outputs, and the same again while the device is measured.
     let needed = flags.mb * 3 + 64;
     let there = db.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
     let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
@@ -173,7 +173,7 @@ impl Runner<'_> {
         print(self.out, &done.header())?;
         for repetition in 0..self.flags.base.repeat {
             for turn in 0..sides.len() {
-                // Another side begins each time, so that no place in the order is always the same side's.
+                // A different side begins each time, so that no side always has the same position.
                 let index = (turn + repetition) % sides.len();
                 let run = self.job(&sides[index], index, repetition, &input, &done.case)?;
                 let side = &mut known[index];
@@ -197,7 +197,7 @@ impl Runner<'_> {
         Ok(done)
     }
 
-    /// Waits until nothing of the past is under way on the disk.
+    /// Waits until the disk has finished earlier work.
     fn settle(&self) {
         kernel::sync_disks();
         thread::sleep(Duration::from_millis(self.flags.pause_ms));
@@ -217,7 +217,7 @@ impl Runner<'_> {
             self.settle();
         }
         let snapshot = || Snapshot::now(&side.dir, self.counters, store.counted_calls());
-        // What looking costs is no part of the job.
+        // The cost of the measurement is not part of the job.
         let (before_looking, before) = (snapshot(), snapshot());
         let parts_before = store.engine_parts();
         let start = Instant::now();

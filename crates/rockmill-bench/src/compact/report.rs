@@ -14,7 +14,7 @@ use crate::outcome::{EngineReport, MIB, SideReport, parts_json, parts_text};
 use crate::pairs::median;
 use crate::{settings, tables};
 
-/// Bytes of a gigabyte, as devices and papers count them.
+/// Bytes of a decimal gigabyte, as used for devices and in papers.
 const GB: f64 = 1e9;
 
 /// A whole run.
@@ -60,9 +60,9 @@ pub struct JobRun {
     pub wall: Duration,
     /// What it cost.
     pub cost: Snapshot,
-    /// Which engine did its parts, for a store that has several.
+    /// Which engine did its parts, for stores with several engines.
     pub parts: Option<EngineParts>,
-    /// What such a store says of its engine afterwards.
+    /// The store's report about its engine afterwards.
     pub engine: Option<String>,
     /// What the store says of the job.
     pub job: JobLog,
@@ -82,7 +82,7 @@ pub struct JobPair {
     pub first: usize,
     /// The other.
     pub other: usize,
-    /// The other's time over the first's: how many times as fast the first is.
+    /// The other's time divided by the first's: the speedup of the first.
     pub speedup: Vec<f64>,
     /// The first's CPU time over the other's.
     pub cpu: Vec<f64>,
@@ -134,7 +134,7 @@ impl CaseReport {
         run.cost.calls.total() as f64 / self.input_gb()
     }
 
-    /// The time that the device takes for the same bytes, over the job's; `None` before that was measured.
+    /// The device's time for the same bytes, divided by the job's; `None` before it was measured.
     pub fn share_of_limit(&self, run: &JobRun) -> Option<f64> {
         Some(self.limits.get(run.repetition)?.seconds / run.wall.as_secs_f64().max(1e-9))
     }
@@ -307,7 +307,7 @@ impl CompactReport {
         text
     }
 
-    /// The table at the end: medians of each case and side, then the ratios pair by pair, then what settings differ.
+    /// The table at the end: medians of each case and side, then the ratios pair by pair, then differing settings.
     pub fn table(&self) -> String {
         let mut text = String::from("------------------------------------------------\n");
         let repeat = self.flags.base.repeat;

@@ -6,7 +6,7 @@ use rockmill_offload::Check;
 
 use crate::error::{Error, Result};
 
-/// What the command line asks for.
+/// The request of the command line.
 #[derive(Debug, Clone)]
 pub enum OffloadCommand {
     /// Print the help text.
@@ -28,25 +28,25 @@ pub struct OffloadFlags {
     pub inputs: usize,
     /// Compression of blocks: `none`, `lz4`, `zstd`.
     pub compression: String,
-    /// Times that each job is done here and by the worker.
+    /// How often each job runs locally and on the worker.
     pub repeat: usize,
-    /// Threads of the worker for a job.
+    /// Threads that the worker uses for a job.
     pub threads: u16,
-    /// Address of a worker that runs already; empty to start one.
+    /// Address of a worker that is already running; empty to start one.
     pub worker: String,
-    /// The program that has the subcommand `worker`; empty for this one.
+    /// The program with the subcommand `worker`; empty for this one.
     pub worker_program: String,
-    /// What is read of the worker's tables: `all`, or a part of the data as `10%`.
+    /// What is verified of the worker's tables: `all`, or a share of the data such as `10%`.
     pub check: Check,
-    /// The worker may be on another machine, without secrets.
+    /// The worker may be on another machine without secrets.
     pub allow_unauthenticated: bool,
-    /// The worker that is started and this side have secrets and TLS.
+    /// The worker started here and this side use secrets and TLS.
     pub tls: bool,
-    /// Where the results go as JSON; empty for nowhere.
+    /// File for the results as JSON; empty for none.
     pub json: String,
 }
 
-/// Name, default, what it is.
+/// Name, default, description.
 const FLAGS: [(&str, &str, &str); 13] = [
     ("db", "", "A new or empty directory for inputs and outputs; needed."),
     ("mb", "4,16,64,256", "Sizes of jobs: MiB of keys and values in all inputs together."),
@@ -71,7 +71,7 @@ impl OffloadFlags {
     /// Reads a command line without the words before the flags. Later flags win.
     ///
     /// # Errors
-    /// What makes no sense.
+    /// The invalid part of the command line.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<OffloadCommand> {
         let mut values: Vec<String> = FLAGS.iter().map(|(_, default, _)| (*default).to_owned()).collect();
         let mut args = args.into_iter();
@@ -150,7 +150,7 @@ impl OffloadFlags {
         ]
     }
 
-    /// The store's options, for those that do the job here and those that have it done.
+    /// The store's options, the same for local and offloaded jobs.
     pub(super) fn options_text(&self) -> String {
         format!(
             "disable_auto_compactions=true;level_compaction_dynamic_level_bytes=false;compaction_helper_threads=0;\

@@ -1,13 +1,14 @@
-//! `rockmill bench offload`: one compaction, done here and by a worker in turn, over sizes.
+//! `rockmill bench offload`: one compaction, done alternately here and by a worker, for several sizes.
 //!
-//! 1. For each size `compact::input` writes a database of overlapping tables in L0. Each run gets its tables as links,
-//!    out of the page cache.
-//! 2. A run opens it, without a worker or with one, and times `compact_range` alone. CPU is that of this whole process,
-//!    so the threads that serve the worker's reads and writes are in it, and so is the check of what comes back.
-//! 3. What the worker says it took (its CPU, round trips, bytes) is in the store's counters.
-//! 4. The store's LOG says that it was one job with every input; the first of each kind is scanned and compared.
+//! 1. For each size, `compact::input` writes a database of overlapping L0 tables. Each run gets links to the tables,
+//!    which are dropped from the page cache.
+//! 2. A run opens it, with or without a worker, and times only `compact_range`. CPU time is that of this whole process,
+//!    so it includes the threads that serve the worker's reads and writes, and the check of the results.
+//! 3. The worker's reported costs (its CPU, round trips, bytes) are in the store's counters.
+//! 4. The store's LOG shows that it was one job with every input; the first result of each kind is scanned and
+//!    compared.
 //!
-//! The worker is `rockmill worker` in a process of its own, or any worker (`--worker`).
+//! The worker is `rockmill worker` in a separate process, or any worker (`--worker`).
 
 mod flags;
 mod report;
@@ -32,10 +33,10 @@ pub use flags::{OffloadCommand, OffloadFlags};
 pub use report::{OffloadReport, OffloadRun, SizeReport};
 use worker::WorkerProcess;
 
-/// Runs every size and prints each result to `out` as soon as it is there.
+/// Runs every size and prints each result to `out` immediately.
 ///
 /// # Errors
-/// What is wrong with the command line, the disk, the worker, or what came of a job.
+/// A problem with the command line, the disk, the worker, or a job's result.
 pub fn run(flags: &OffloadFlags, out: &mut dyn Write) -> Result<OffloadReport> {
     if !flags.json.is_empty() {
         crate::place::check_output(Path::new(&flags.json), crate::place::is_result).map_err(Error::Usage)?;
@@ -120,7 +121,7 @@ impl Job<'_> {
         drop(db);
         let done_elsewhere = counters.compactions_elsewhere;
         if done_elsewhere != u64::from(worker.is_some()) {
-            // The directory is gone when this is read.
+            // Read now, because the directory is removed before the report is read.
             let log = std::fs::read_to_string(self.dir.join("LOG")).unwrap_or_default();
             let why = log.lines().find_map(|line| line.split_once("Not done by a worker, ")).map_or("", |(_, why)| why);
             return Err(Error::Run(format!("the worker did {done_elsewhere} jobs of one: {why}")));

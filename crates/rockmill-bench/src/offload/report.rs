@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::pairs::median;
 use crate::tables;
 
-/// The goal for a job that a worker does: the host's CPU, as a part of what the job costs it otherwise.
+/// The goal for a job on a worker: the host's CPU time, as a fraction of its CPU time for the job without a worker.
 const CPU_GOAL: f64 = 0.10;
 
 /// A whole run.
@@ -35,7 +35,7 @@ pub struct SizeReport {
     pub input_bytes: u64,
     /// Entries in them.
     pub entries: u64,
-    /// The runs, in the order in which they were done.
+    /// The runs, in chronological order.
     pub runs: Vec<OffloadRun>,
 }
 
@@ -54,11 +54,11 @@ pub struct OffloadRun {
     pub system: Duration,
     /// Bytes of the tables that were written.
     pub output_bytes: u64,
-    /// CPU time of the worker's merge, as it says.
+    /// CPU time of the worker's merge, as reported by the worker.
     pub worker_cpu: Duration,
-    /// Round trips of its reads and writes, as it says.
+    /// Round trips of its reads and writes, as reported by the worker.
     pub round_trips: u64,
-    /// Bytes of them on the wire, both ways, as it says.
+    /// Their bytes on the network in both directions, as reported by the worker.
     pub wire_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The worker of a run: a process of its own, or one that somebody else started.
+//! The worker of a run: a separate process, or one that is already running.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// Name of the program with the subcommand `worker`.
 const PROGRAM: &str = "rockmill";
 
-/// A worker. A process that was started for this is ended when it is dropped.
+/// A worker. Dropping it ends a process that was started for it.
 #[derive(Debug)]
 pub struct WorkerProcess {
     child: Option<Child>,
@@ -22,7 +22,8 @@ pub struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts `PROGRAM worker` at a port of this machine. Without a name it is this program, or the one beside it.
+    /// Starts `PROGRAM worker` at a port of this machine. Without a name, this program, or the one in the same
+    /// directory.
     pub fn start(program: &str, threads: u16, tls: bool) -> Result<Self> {
         let program = match program {
             "" => beside(&std::env::current_exe().map_err(|e| Error::io("this program's own path", &e))?)?,
@@ -63,7 +64,7 @@ impl WorkerProcess {
         Ok(Self { child: None, address, secrets: None })
     }
 
-    /// What this side has for it; `None` without TLS.
+    /// This side's secrets; `None` without TLS.
     pub fn secrets(&self) -> Option<&Secrets> {
         self.secrets.as_ref()
     }
@@ -77,14 +78,14 @@ impl WorkerProcess {
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // It has no state that an orderly end would save. One that ended by itself is what is wanted.
+            // It has no state that an orderly end would save. An error means that it has already ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// The program with the subcommand: this one, or its neighbour.
+/// The program with the subcommand: this one, or the one in the same directory.
 fn beside(own: &Path) -> Result<PathBuf> {
     if own.file_stem().is_some_and(|name| name == PROGRAM) {
         return Ok(own.to_owned());

@@ -63,7 +63,7 @@ fn overview(report: &CompactReport) -> String {
         .cases
         .first()
         .map_or(vec![], |c| c.pairs(report.sides.len()).iter().map(|p| (p.first, p.other)).collect());
-    // One chart for each two sides: it says in its title which.
+    // One chart for each pair of sides, which are named in the title.
     for (first, other) in pairs {
         let (a, b) = (&report.sides[first].label, &report.sides[other].label);
         let rows = |of: fn(&JobPair) -> &Vec<f64>, more_is_better: bool| -> Vec<RatioRow> {

@@ -14,7 +14,7 @@ use crate::settings;
 use crate::store::OpKind;
 use crate::timeline::{Sample, Timeline, mean_jobs, short};
 
-/// More points than this in a line cannot be seen.
+/// Most points of a line that can be distinguished.
 const POINTS_MAX: usize = 600;
 /// Quantiles of a latency curve.
 const QUANTILES: [f64; 19] = [
@@ -103,7 +103,8 @@ pub(super) fn verdict(report: &Report) -> String {
     out
 }
 
-/// Which side is faster, as a sentence; `None` without figures. Each name has its ratios of speed, first over other.
+/// A sentence about which side is faster; `None` without figures. Each name has its speed ratios, first divided by
+/// other.
 pub(super) fn sentence((first, other): (&str, &str), what: &str, all: &[(String, &[f64])]) -> Option<String> {
     let (mut faster, mut ties, mut slower) = (Vec::new(), Vec::new(), Vec::new());
     for (name, ratios) in all {
@@ -257,7 +258,7 @@ pub(super) fn middle(report: &Report, position: usize, side: usize) -> Option<&O
     all.get(all.len().saturating_sub(1) / 2).copied()
 }
 
-/// The median of a figure over the repetitions, like in the table.
+/// The median of a figure over the repetitions, as in the table.
 fn median_of(report: &Report, position: usize, side: usize, of: &dyn Fn(&Outcome) -> f64) -> Option<f64> {
     let all: Vec<f64> =
         pairs::values(report, position, side, &|o: &Outcome| Some(of(o))).into_iter().flatten().collect();
@@ -290,7 +291,7 @@ fn rates(timeline: &Timeline) -> Vec<(f64, f64)> {
     let mut out = Vec::new();
     for (i, s) in timeline.samples.iter().enumerate() {
         let last = i + 1 == timeline.samples.len();
-        // What is left at the end is too short to be a rate.
+        // The remainder at the end is too short for a rate.
         if (i + 1) % step == 0 && !(last && !out.is_empty() && s.seconds - then < 0.05) {
             let rate = s.ops.saturating_sub(ops) as f64 / (s.seconds - then).max(1e-9);
             if out.is_empty() {
@@ -332,7 +333,7 @@ fn throughput(report: &Report, position: usize) -> String {
         for s in &o.timeline.samples {
             let added = s.stall_micros.saturating_sub(before);
             if added > 0 {
-                // As wide as the writers were held back, at the end of the sample that saw it.
+                // As wide as the duration of the stall, at the end of the sample that showed it.
                 let held = (added as f64 / 1e6).min(s.seconds - then);
                 let why = if s.reason.is_empty() { "writers held back" } else { &s.reason };
                 spans.push((
@@ -353,7 +354,7 @@ fn latencies(report: &Report, position: usize, kind: OpKind) -> String {
     for side in 0..report.sides.len() {
         for o in report.outcomes.iter().filter(|o| o.position == position && o.side == side) {
             let Some((_, h)) = o.record.latencies().find(|(k, _)| *k == kind) else { continue };
-            // A quantile means something while some operations are above it.
+            // A quantile is meaningful only if some operations are above it.
             let known = QUANTILES.iter().filter(|q| (1.0 - **q) * h.len() as f64 >= 2.0);
             let line: Vec<(f64, f64)> = known.map(|q| (*q, h.value_at_quantile(*q) as f64 / 1e3)).collect();
             lines.push((side, line));
@@ -394,14 +395,14 @@ fn levels(report: &Report, position: usize, side: usize) -> Option<String> {
     let depth = samples.iter().map(|(_, l)| l.len()).max()?;
     let used: Vec<usize> =
         (0..depth).filter(|i| samples.iter().any(|(_, l)| l.get(*i).is_some_and(|b| *b > 0))).collect();
-    // A tree that does not change is said in the table.
+    // A tree that does not change is only mentioned in the table.
     if used.is_empty() || samples.len() < 3 || samples.windows(2).all(|w| w[0].1 == w[1].1) {
         return None;
     }
     let xs: Vec<f64> = samples.iter().map(|(t, _)| *t).collect();
     let height =
         |i: usize| -> Vec<f64> { samples.iter().map(|(_, l)| l.get(i).copied().unwrap_or(0) as f64 / MIB).collect() };
-    // The deepest level at the bottom, where it is in the tree.
+    // The deepest level at the bottom, as in the tree.
     let layers: Vec<(String, &str, Vec<f64>)> =
         used.iter().rev().map(|i| (format!("L{i}"), svg::level_colour(*i), height(*i))).collect();
     let sums = samples.iter().map(|(_, l)| l.iter().sum::<u64>() as f64 / MIB);
@@ -435,12 +436,12 @@ fn running_jobs(report: &Report, position: usize, side: usize) -> Option<String>
     Some(chart.finish())
 }
 
-/// In which part of the samples at most so many threads compacted (DownForce's Figure 7).
+/// The fraction of samples in which at most this many threads compacted (DownForce's Figure 7).
 fn threads_at_a_time(report: &Report, position: usize) -> Option<String> {
     let of = |side: usize| {
         let timeline = &middle(report, position, side)?.timeline;
         let parts = timeline.threads_at_most();
-        // A side without compactions, or with hardly a sample, says nothing.
+        // A side without compactions, or with very few samples, is omitted.
         (parts.len() > 1 && timeline.samples.len() >= 3).then_some((side, parts))
     };
     let sides: Vec<(usize, Vec<f64>)> = (0..report.sides.len()).filter_map(of).collect();
@@ -477,7 +478,7 @@ fn costs(report: &Report, position: usize, job: bool) -> String {
     svg::bars(title, unit, &all)
 }
 
-/// Seconds that the benchmark took, which is what a job's rate says badly.
+/// The benchmark's duration in seconds, which is clearer than a job's rate.
 fn elapsed(report: &Report, position: usize, example: &Outcome) -> String {
     if example.workload.is_threaded() {
         return String::new();
@@ -533,7 +534,7 @@ pub(super) fn amplification(report: &Report) -> String {
         (!all.is_empty()).then(|| median(&all))
     };
     let write = |o: &Outcome| (o.cost.usage.device_write_bytes as f64, (o.record.wrote + o.background.wrote) as f64);
-    // Only benchmarks that read and do not write: what compactions read is not for readers.
+    // Only benchmarks that read and do not write, because reads of compactions are not for users.
     let read = |o: &Outcome| match o.record.wrote + o.background.wrote {
         0 => (o.cost.usage.device_read_bytes as f64, o.record.read as f64),
         _ => (0.0, 0.0),
@@ -561,7 +562,7 @@ pub(super) fn amplification(report: &Report) -> String {
     format!("<section>\n<h2>Amplification</h2>\n<div class=\"charts\">\n{}</div>\n</section>\n", charts.concat())
 }
 
-/// What the device could do, and how near each benchmark came.
+/// The device's limits, and how near each benchmark came.
 pub(super) fn device(report: &Report) -> String {
     if report.devices.is_empty() {
         return String::new();
@@ -606,7 +607,7 @@ pub(super) fn device(report: &Report) -> String {
     out + "</table></div>\n</section>\n"
 }
 
-/// Settings of the stores: what differs, then all.
+/// Settings of the stores: first differences, then all.
 pub(super) fn settings(report: &Report) -> String {
     let flags: Vec<(String, String)> = report.flags.settings().into_iter().map(|(n, v)| (n.to_owned(), v)).collect();
     settings_of(&report.sides, &flags)

@@ -8,19 +8,19 @@ use crate::outcome::{MIB, Report};
 use crate::timeline::{Sample, Timeline};
 use crate::usage::{self, COUNTS, DEVICES, TASK_COUNTS};
 
-/// Counts of changes of index tables' triggers, and what was short then.
+/// Counts of changes of index tables' triggers, with the resource that was short.
 const CHANGES: [(&str, &str); 3] = [
     (properties::INDEX_SCHEDULE_CHANGES_CORE, "a core"),
     (properties::INDEX_SCHEDULE_CHANGES_DEVICE, "the device"),
     (properties::INDEX_SCHEDULE_CHANGES_IDLE, "nothing"),
 ];
 
-/// Charts of one benchmark, of each side's repetition with the median rate.
+/// Charts of one benchmark, for each side's repetition with the median rate.
 pub(super) fn charts(report: &Report, position: usize) -> Vec<String> {
     let draw = |title: &str, label: &'static str, of: &dyn Fn(&Timeline) -> Vec<(f64, f64)>| {
         let line = |side| middle(report, position, side).map(|o| of(&o.timeline)).unwrap_or_default();
         let lines: Vec<_> = (0..report.sides.len()).map(line).collect();
-        // What lasted some seconds and was not nothing all the time.
+        // Lines that last some seconds and are not always zero.
         let points = || lines.iter().flatten();
         if lines.iter().all(|line| line.len() < 3) || points().all(|p| p.1 == 0.0) {
             return None;
@@ -91,7 +91,7 @@ fn of_each(title: &str, label: &'static str, lines: &[(&str, Vec<(f64, f64)>)]) 
     Some(chart.finish())
 }
 
-/// What a side did in which kind of work: jobs at a time, and bytes that they took. A line for each kind.
+/// A side's activity by kind of work: concurrent jobs, and their input bytes. One line per kind.
 fn tasks(report: &Report, position: usize, side: usize) -> Vec<Option<String>> {
     let Some(timeline) = middle(report, position, side).map(|o| &o.timeline) else { return vec![] };
     let names: Vec<_> = timeline.samples.last().iter().flat_map(|s| &s.used.tasks).map(|task| task.name).collect();

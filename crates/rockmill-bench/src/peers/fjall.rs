@@ -1,4 +1,4 @@
-//! fjall as the benchmark sees it: one keyspace. It has no direct I/O and no merge operators; its journal is always on.
+//! fjall in the benchmark: one keyspace. It has no direct I/O and no merge operators; its journal is always on.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::store::{Session, Sought, Store};
 
-/// The version that the crate is built with.
+/// The version with which the crate is built.
 pub(crate) const VERSION: &str = "3.1";
 
 impl From<fjall::Error> for Error {
@@ -30,7 +30,7 @@ fn compression(f: &Flags) -> CompressionType {
     if f.compression_type == "none" { CompressionType::None } else { CompressionType::Lz4 }
 }
 
-/// What is given to fjall; the rest is its own.
+/// The settings passed to fjall; the others are its defaults.
 pub(crate) fn settings(f: &Flags) -> Vec<(String, String)> {
     let all = [
         ("cache_size", f.cache_size.max(0).to_string()),
@@ -83,7 +83,7 @@ impl Store for FjallStore {
     }
 
     fn wait_for_compaction(&self) -> Result<()> {
-        // It does not say what is due, only what runs: quiet for a while is taken as done.
+        // It tells only what runs, not what is due: being idle for a while counts as done.
         let mut quiet = 0;
         while quiet < 10 {
             std::thread::sleep(Duration::from_millis(10));

@@ -1,5 +1,5 @@
-//! LMDB, through heed, as the benchmark sees it: one database in a map that is large enough. A B-tree in a memory map:
-//! no compaction, no levels, no log, no cache of its own; without `--sync` commits are left to the page cache.
+//! LMDB, through heed, in the benchmark: one database in a sufficiently large map. A B-tree in a memory map: no
+//! compaction, no levels, no log, no own cache; without `--sync`, commits stay in the page cache.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::store::{Session, Sought, Store};
 
 /// The version of heed that the crate is built with.
 pub(crate) const VERSION: &str = "0.9 (heed 0.22)";
-/// Pages half full and old versions take room: the map is this many times the data.
+/// Half-full pages and old versions take space: the map's size is this many times the data.
 const MAP_FOR_DATA: f64 = 4.0;
 const MAP_BYTES_MIN: usize = 1 << 30;
 const PAGE: usize = 4096;
@@ -33,7 +33,7 @@ fn map_bytes(f: &Flags) -> usize {
     (bytes as usize).max(MAP_BYTES_MIN).next_multiple_of(PAGE)
 }
 
-/// What is given to LMDB.
+/// The data passed to LMDB.
 pub(crate) fn settings(f: &Flags) -> Vec<(String, String)> {
     let all = [
         ("map_size", map_bytes(f).to_string()),

@@ -5,7 +5,7 @@ use rockmill::EngineParts;
 use crate::error::Result;
 use crate::store::{RunningNow, Session, Sought, Stalls, Store, TaskUse, place_of};
 
-/// Open databases of the same kind. A key is in one of them by its hash.
+/// Open databases of the same kind. The hash of a key determines its database.
 pub(crate) struct ManyStores {
     all: Vec<Box<dyn Store>>,
 }
@@ -129,7 +129,7 @@ impl Store for ManyStores {
 
 struct ManySessions<'a> {
     all: Vec<Box<dyn Session + 'a>>,
-    /// Which have something in their batch.
+    /// The stores whose batch is not empty.
     touched: Vec<bool>,
 }
 

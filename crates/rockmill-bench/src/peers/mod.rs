@@ -1,4 +1,4 @@
-//! The stores that are measured, and how the command line names them.
+//! The measured stores, and their names on the command line.
 
 #[cfg(feature = "fjall")]
 mod fjall;
@@ -24,16 +24,16 @@ use rocksdb::{RocksDbLibrary, RocksDbStore};
 
 /// A store and its settings: one side of a comparison.
 pub(crate) struct Side {
-    /// What reports call it; no two sides have the same.
+    /// Its unique name in reports.
     pub label: String,
     /// Where its database is.
     pub dir: PathBuf,
-    /// The flags, with what `--peer` changed for this side.
+    /// The flags, with this side's changes from `--peer`.
     pub flags: Flags,
-    /// What readers of a figure must know: the library, that it has assertions, what a preset changed.
+    /// Notes for readers of the figures: the library, whether it has assertions, changes by a preset.
     pub notes: Vec<String>,
     kind: Kind,
-    /// Options in RocksDB's text form, for the stores that know them.
+    /// Options in RocksDB's text form, for the stores that support them.
     options_text: String,
 }
 
@@ -51,7 +51,7 @@ enum Kind {
     Lmdb,
 }
 
-/// Every side that the flags ask for: Rockmill first. Libraries are loaded and settings checked; nothing is written.
+/// All requested sides, Rockmill first. Libraries are loaded and settings checked; nothing is written.
 pub(crate) fn sides(flags: &Flags) -> Result<Vec<Side>> {
     let mut specs: Vec<&str> = if flags.rockmill { vec!["rockmill"] } else { vec![] };
     specs.extend(flags.peer.0.iter().map(String::as_str));
@@ -75,12 +75,12 @@ pub(crate) fn sides(flags: &Flags) -> Result<Vec<Side>> {
     Ok(out)
 }
 
-/// What stands for `text` in a `--peer`: commas separate its flags.
+/// Escapes `text` for a `--peer`, in which commas separate flags.
 pub(crate) fn escape(text: &str) -> String {
     text.replace(',', "\\,")
 }
 
-/// The parts between commas that have no backslash before them.
+/// The parts between unescaped commas.
 fn parts_of(spec: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     for piece in spec.split_inclusive(',') {
@@ -140,7 +140,7 @@ fn side(spec: &str, flags: &Flags) -> Result<Side> {
     }
     match kind {
         Kind::Rockmill => {}
-        // It has no index tables: what is on its faster device are the WALs, L0 and L1.
+        // It has no index tables: its faster device has the WALs, L0 and L1.
         Kind::RocksDb(_) => {
             flags.fast_capacity.0 = 0;
             flags.compaction_workers.clear();
@@ -205,7 +205,8 @@ fn kind(name: &str, library: Option<&Path>) -> Result<Kind> {
     })
 }
 
-/// What the preset `best` changes. RocksDB: what its tuning guide and db_bench recommend for point work on few cores.
+/// What the preset `best` changes. For RocksDB: the recommendations of its tuning guide and db_bench for point
+/// operations on few cores.
 fn best(kind: &Kind) -> Vec<(&'static str, String)> {
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let jobs = [("max_background_jobs", cores.max(2).to_string()), ("max_subcompactions", cores.to_string())];
@@ -228,7 +229,7 @@ impl Side {
         matches!(self.kind, Kind::Rockmill | Kind::RocksDb(_))
     }
 
-    /// Finds what is wrong with the settings before any work.
+    /// Checks the settings before any work.
     fn check(&self) -> Result<()> {
         match &self.kind {
             Kind::Rockmill => rockmill::options(&self.flags, &self.options_text).map(drop),
@@ -238,7 +239,7 @@ impl Side {
         }
     }
 
-    /// The engine that the flags name; `None` for a store that has none.
+    /// The engine that the flags name; `None` for a store without engines.
     pub fn engine(&self) -> Option<&str> {
         matches!(self.kind, Kind::Rockmill).then_some(self.flags.engine.as_str())
     }
@@ -258,19 +259,19 @@ impl Side {
         Ok(())
     }
 
-    /// Opens the database. With `count`, a store that can counts the calls of its I/O layer.
+    /// Opens the database. With `count`, counts the calls of its I/O layer, if the store supports that.
     pub fn open(&self, count: bool) -> Result<Box<dyn Store>> {
         if !self.flags.use_existing_db {
             place::make(&self.dir)?;
             self.wal_dir().map_or(Ok(()), |dir| place::make(&dir))?;
             for (dir, _) in self.flags.table_paths(&self.dir).iter().take(1) {
-                // RocksDB makes no more than the last folder of a path.
+                // RocksDB creates only the last directory of a path.
                 std::fs::create_dir_all(dir)
                     .map_err(|e| Error::io(format_args!("cannot make {}", dir.display()), &e))?;
             }
         }
         let dirs = self.databases();
-        // RocksDB makes no more than the last folder of a path.
+        // RocksDB creates only the last directory of a path.
         let folder = if dirs.len() > 1 { Some(self.dir.as_path()) } else { self.dir.parent() };
         std::fs::create_dir_all(folder.filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))
             .map_err(|e| Error::io(format_args!("cannot create the folder of {}", self.dir.display()), &e))?;
@@ -280,7 +281,7 @@ impl Side {
         Ok(Box::new(ManyStores::new(dirs.iter().map(|dir| self.open_one(dir, count)).collect::<Result<_>>()?)))
     }
 
-    /// The directories of its databases: its own, or as many below it as were asked for.
+    /// The directories of its databases: its own directory, or as many below it as requested.
     fn databases(&self) -> Vec<PathBuf> {
         match self.flags.num_multi_db {
             0 | 1 => vec![self.dir.clone()],
@@ -301,7 +302,7 @@ impl Side {
         })
     }
 
-    /// Refuses a directory that may not be emptied. With `--use_existing_db` none is.
+    /// Refuses a directory that must not be emptied. With `--use_existing_db`, none is emptied.
     pub fn check_place(&self) -> Result<()> {
         if self.flags.use_existing_db {
             return Ok(());
@@ -310,7 +311,7 @@ impl Side {
         self.wal_dir().map_or(Ok(()), |dir| place::check(&dir))
     }
 
-    /// Where the options put WALs, if not into the database's directory.
+    /// The directory of WALs in the options, if not the database's directory.
     pub fn wal_dir(&self) -> Option<PathBuf> {
         if !self.flags.fast_path.is_empty() {
             return Some(PathBuf::from(&self.flags.fast_path));
@@ -337,7 +338,7 @@ impl Side {
         })
     }
 
-    /// What the store says that it took, once it was opened: RocksDB's names for Rockmill and RocksDB.
+    /// The effective settings after the open, with RocksDB's names for Rockmill and RocksDB.
     pub fn settings(&self) -> Vec<(String, String)> {
         match &self.kind {
             Kind::Rockmill | Kind::RocksDb(_) => {
@@ -369,7 +370,7 @@ impl Side {
     }
 }
 
-/// Deletes a directory that a benchmark made and that only a peer's files can be in.
+/// Deletes a directory that a benchmark created and that can contain only a peer's files.
 #[cfg(any(feature = "fjall", feature = "redb", feature = "heed"))]
 fn remove_peer_files(dir: &Path) -> Result<()> {
     match std::fs::remove_dir_all(dir) {

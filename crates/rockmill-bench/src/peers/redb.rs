@@ -1,5 +1,5 @@
-//! redb as the benchmark sees it: one table, a transaction for each batch. A B-tree: no compaction in the background,
-//! no levels, no log; without `--sync` commits are not made durable, and one durable commit ends the run.
+//! redb in the benchmark: one table, a transaction per batch. A B-tree: no background compaction, no levels, no log;
+//! without `--sync`, commits are not durable, except for one durable commit at the end of the run.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::store::{Session, Sought, Store};
 
-/// The version that the crate is built with.
+/// The version with which the crate is built.
 pub(crate) const VERSION: &str = "4";
 const TABLE: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("bench");
 
@@ -23,7 +23,7 @@ pub(crate) struct RedbStore {
     durability: Durability,
 }
 
-/// What is given to redb; the rest is its own.
+/// The settings passed to redb; the others are its defaults.
 pub(crate) fn settings(f: &Flags) -> Vec<(String, String)> {
     let durability = if f.sync { "immediate" } else { "none, and one durable commit at the end" };
     let all = [("cache_size", f.cache_size.max(0).to_string()), ("durability", durability.to_owned())];
@@ -36,7 +36,7 @@ impl RedbStore {
         let mut builder = Database::builder();
         builder.set_cache_size(f.cache_size.max(0) as usize);
         let db = builder.create(path.join("data.redb")).map_err(failed)?;
-        // The table must be there before the first read.
+        // The table must exist before the first read.
         let begun = db.begin_write().map_err(failed)?;
         begun.open_table(TABLE).map(drop).map_err(failed)?;
         begun.commit().map_err(failed)?;
@@ -62,7 +62,7 @@ impl Store for RedbStore {
     }
 
     fn compact(&self) -> Result<()> {
-        // Its compaction wants the database to itself, which a store that is shared by threads cannot give.
+        // Its compaction needs exclusive access, which is impossible for a store shared by threads.
         self.durable_commit()
     }
 

@@ -51,8 +51,8 @@ pub(crate) fn engine(name: &str) -> Result<MergeEngine> {
     })
 }
 
-/// What the engine of the flags comes to on this machine, where that is not plain. One that is not to be had is
-/// refused: another would do its work.
+/// A note about the effective engine on this machine, if it is not obvious. Refuses an unavailable engine, because
+/// another one would do its work.
 pub(crate) fn engine_note(flags: &Flags, options_text: &str) -> Result<Option<String>> {
     let probe = PosixFileSystem::default().batch_probe();
     let refuse = |name: &str, why: &str| {
@@ -72,7 +72,7 @@ pub(crate) fn engine_note(flags: &Flags, options_text: &str) -> Result<Option<St
     }
 }
 
-/// The options that the flags and the text ask for.
+/// The options of the flags and the text.
 pub(crate) fn options(flags: &Flags, options_text: &str) -> Result<Options> {
     let mut o =
         Options::from_string(&Options::default(), options_text).map_err(|e| Error::Usage(format!("Rockmill: {e}")))?;
@@ -83,7 +83,7 @@ pub(crate) fn options(flags: &Flags, options_text: &str) -> Result<Options> {
     Ok(o)
 }
 
-/// Puts on the faster device what the flags say.
+/// Sets the paths on the faster device, according to the flags.
 fn set_paths(options: &mut Options, flags: &Flags, dir: &Path) -> Result<()> {
     if flags.fast_capacity.0 > 0 {
         options.set_fast_path(&flags.fast_path, flags.fast_capacity.0);
@@ -95,7 +95,7 @@ fn set_paths(options: &mut Options, flags: &Flags, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Has compactions done by the workers that the flags name.
+/// Delegates compactions to the workers that the flags name.
 fn set_workers(options: &mut Options, flags: &Flags) -> Result<()> {
     if flags.compaction_workers.is_empty() {
         return Ok(());
@@ -174,8 +174,8 @@ impl RockmillStore {
     }
 }
 
-/// Tables in a column family of their own, merged by one job and dropped: the store has then done all that its first
-/// job would have to set up.
+/// Tables in a separate column family, merged by one job and dropped: the store has then done all setup of its first
+/// job.
 fn merge_elsewhere(db: &Db, inputs: usize, write: &WriteOptions) -> std::result::Result<(), rockmill::Error> {
     let mut options = Options::default();
     options.set_disable_auto_compactions(true);
@@ -211,8 +211,8 @@ impl Store for RockmillStore {
     }
 
     fn wait_for_compaction(&self) -> Result<()> {
-        // Properties, asked one after the other, can all be 0 between one job and the next. Nor do they tell of work
-        // that is put off while writers wait.
+        // Properties that are queried one after the other can all be 0 between two jobs. They do not show deferred work
+        // either.
         Ok(self.db.wait_for_background_work()?)
     }
 
@@ -244,7 +244,7 @@ impl Store for RockmillStore {
     }
 
     fn tasks(&self) -> Vec<TaskUse> {
-        // The jobs that run first: one that ends meanwhile is counted twice for a moment, and then no less.
+        // Running jobs first: a job that ends meanwhile is counted twice, but never lost.
         let (mut flushes, mut compactions) = ((0, 0), (0, 0));
         for job in self.db.running_jobs() {
             let sum = if job.start_level.is_some() { &mut compactions } else { &mut flushes };
@@ -429,7 +429,7 @@ mod tests {
         assert!(defaults.cf.table.block_cache.is_some());
     }
 
-    /// What is written and synced cannot be there before the device that the flags describe would have taken it.
+    /// Written and synced data cannot be complete before the device described by the flags would have accepted it.
     #[test]
     fn a_slowed_device_takes_its_time() {
         let args = ["--db=d", "--device_write=1M", "--device_read=2m", "--device_latency_us=100", "--sync"];

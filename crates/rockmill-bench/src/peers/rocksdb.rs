@@ -1,4 +1,4 @@
-//! RocksDB as the benchmark sees it: any version that has its C API, loaded at run time.
+//! RocksDB in the benchmark: any version with its C API, loaded at run time.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::store::{Session, Sought, Stalls, Store, WARM_UP, family_names, place_of, warm_up_entries};
 
-/// A loaded library, and what can be known of it without opening a database.
+/// A loaded library, and what can be known about it without opening a database.
 #[derive(Clone)]
 pub(crate) struct RocksDbLibrary {
     library: Arc<ffi::Library>,
-    /// The library has assertions in it: slower than RocksDB has to be.
+    /// The library contains assertions, which make it slower than necessary.
     pub assertions: bool,
 }
 
@@ -40,7 +40,7 @@ impl RocksDbLibrary {
     }
 }
 
-/// Puts on the faster device what the flags say.
+/// Sets the paths on the faster device, according to the flags.
 fn set_paths(options: &ffi::DbOptions, flags: &Flags, dir: &Path) -> std::result::Result<(), String> {
     if flags.fast_path.is_empty() {
         return Ok(());
@@ -56,9 +56,8 @@ fn missing(why: &str) -> Error {
     ))
 }
 
-/// True for a library whose own code asserts. A build without NDEBUG keeps, for the message of each assertion, the
-/// function that it stands in, with its arguments. That `__assert_fail` is called says nothing: a compression library
-/// that is linked in may do that.
+/// True for a library whose own code has assertions. A build without NDEBUG contains, for each assertion's message, the
+/// signature of its function. Calls of `__assert_fail` prove nothing: a linked compression library may contain them.
 fn has_assertions(library: &[u8]) -> bool {
     const OF_ITS_OWN: &[u8] = b"rocksdb::DBImpl::";
     let mut texts = library.split(|b| *b == 0).filter(|text| text.contains(&b'('));
@@ -146,7 +145,7 @@ impl Store for RocksDbStore {
             if self.number("rocksdb.background-errors") > 0 {
                 return Err(Error::Run("RocksDB reports an error of background work; its LOG says more".to_owned()));
             }
-            // They are asked one after the other: between one job and the next all of them can say 0 once.
+            // They are queried one after the other, so all of them can be 0 once between two jobs.
             let quiet = |family| asked.iter().all(|p| self.number_of(family, p) == 0);
             idle = if (0..self.db.families()).all(quiet) { idle + 1 } else { 0 };
             if idle == 3 {
@@ -213,8 +212,7 @@ fn cumulative_stall_micros(text: &str) -> u64 {
 }
 
 /// The counts by reason, in the form of RocksDB 7 (`Stalls(count): 3 level0_slowdown, ...`) or later (`Write Stall
-/// (count): cf-l0-file-count-limit-delays-...: 3, ...`). Reasons that never held anything back, and totals, are left
-/// out.
+/// (count): cf-l0-file-count-limit-delays-...: 3, ...`). Reasons with count 0, and totals, are omitted.
 fn stall_counts(text: &str) -> Vec<(String, u64)> {
     let line = text.lines().find_map(|l| {
         l.trim().strip_prefix("Stalls(count):").or_else(|| l.trim().strip_prefix("Write Stall (count):"))
@@ -321,7 +319,7 @@ mod tests {
         assert_eq!(stall_counts(new), [("memtable-limit-stops".to_owned(), 4)]);
     }
 
-    /// A compression library that is linked in and asserts makes RocksDB no slower.
+    /// A linked compression library with assertions does not make RocksDB slower.
     #[test]
     fn only_rocksdbs_own_assertions_count() {
         let linked_in = b"\x7fELF\0__assert_fail\0ZSTD_isError(x)\0N7rocksdb6DBImplE\0lib/zstd.c\0".as_slice();

@@ -87,7 +87,7 @@ fn print(plan: &CompactionExplanation, engine: MergeEngine, note: &str, blocks: 
             output::size(l.bytes)
         ))?;
     }
-    // What is known of the engine's work so far is nothing; only why there is none.
+    // The engine has done no work yet, so only the reason for not using one is shown.
     let why = note.split_once(", ").map_or(String::new(), |(_, why)| format!(", {why}"));
     out.line(format!("engine: {}{why}", engine.name()))
 }
@@ -203,7 +203,7 @@ fn name_of(file: &SpecFile) -> String {
     filename::table(file.number())
 }
 
-/// Blocks of a table that the parts read; one that two parts read counts once.
+/// Blocks of a table that the parts read; a block read by two parts counts once.
 fn blocks_of(maps: &[SstMap], file: &SpecFile) -> u64 {
     let mut last = None;
     let mut count = 0;

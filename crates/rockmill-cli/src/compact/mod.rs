@@ -75,7 +75,7 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
     let manner = Manner { reproducible: args.reproducible, all_families: all, ..Manner::default() };
     let (db, cf) = open.open_as(manner)?;
     if !all {
-        // Since the opening: automatic compactions that began with it have done a part of the work.
+        // Counted since the open, because automatic compactions that began then have done a part of the work.
         let done = compact(&db, &cf, &fs, (from.as_deref(), to.as_deref()), &options, Counts::default(), out.quiet)?;
         return if out.json { out.json_object(&done.json()) } else { done.tell(out) };
     }
@@ -92,7 +92,7 @@ pub fn run(args: &CompactArgs, family: Option<&str>, out: &mut Out) -> Result<()
     if out.json { out.json_object(&json!({ "column_families": reports })) } else { Ok(()) }
 }
 
-/// What the compaction of a column family came to.
+/// The result of compacting a column family.
 struct Compacted {
     family: String,
     engine: String,
@@ -105,7 +105,7 @@ struct Compacted {
     after: Vec<LevelRow>,
 }
 
-/// Compacts a column family; what the store had counted by `counted` was not for it.
+/// Compacts a column family; counts up to `counted` do not belong to it.
 fn compact(
     db: &Db,
     cf: &ColumnFamily,
@@ -115,14 +115,14 @@ fn compact(
     counted: Counts,
     quiet: bool,
 ) -> Result<Compacted> {
-    // What the WAL left in memory is part of what is compacted, and of the levels that are shown.
+    // Data recovered from the WAL is also compacted, and part of the displayed levels.
     db.flush_cf(cf)?;
     let before = levels(db, cf);
     let (io, cpu, started) = (fs.counts(), cpu::process_seconds(), Instant::now());
     let bar = progress::bytes("compact", Some(before.iter().map(|l| l.bytes).sum()), quiet);
     let show = |bar: &ProgressBar| {
         let now = fs.counts() - io;
-        // Data that moves down level by level is read more than once.
+        // Data that moves down level by level is read several times.
         bar.set_length(bar.length().unwrap_or(0).max(now.read_bytes));
         bar.set_position(now.read_bytes);
         bar.set_message(format!("{} written", output::size(now.write_bytes)));
@@ -142,7 +142,7 @@ fn compact(
 }
 
 impl Compacted {
-    /// The engine, and why it is this one. The reason is for people; `--json` has it apart.
+    /// The engine, and why it was chosen. The reason is for text output; `--json` has a separate field.
     fn engine(&self) -> (&str, &str) {
         self.engine.split_once(", ").unwrap_or((&self.engine, ""))
     }

@@ -36,7 +36,7 @@ pub fn run(dump: &mut Dump<'_>, out: &mut Out) -> Result<()> {
                     Err(e) => (offset, format_error(dump.path, &e).message),
                 }
             }
-            // A crash while an edit was written leaves this; nothing depends on that edit.
+            // Left by a crash during the write of an edit; nothing depends on that edit.
             LogEvent::Damage { kind: DamageKind::CutTail, error, .. } => {
                 match &mut list {
                     Some(list) => list.item(out, &json!({ "damage": "CutTail", "message": error.to_string() }))?,
@@ -63,7 +63,7 @@ pub fn run(dump: &mut Dump<'_>, out: &mut Out) -> Result<()> {
     }
 }
 
-/// The edit's plain fields, in the order in which people look for them.
+/// The edit's simple fields, in the order of interest.
 fn fields(edit: &VersionEdit) -> Vec<(&'static str, Value)> {
     let mut all: Vec<(&'static str, Value)> = Vec::new();
     let mut add = |name, value: Option<Value>| all.extend(value.map(|v| (name, v)));
@@ -88,7 +88,7 @@ fn fields(edit: &VersionEdit) -> Vec<(&'static str, Value)> {
     all
 }
 
-/// A file's fields besides number, size, keys and sequence numbers; those without news are left out.
+/// A file's fields other than number, size, keys and sequence numbers; default values are omitted.
 fn file_fields(f: &FileEntry) -> Vec<(&'static str, Value)> {
     let mut all: Vec<(&'static str, Value)> = Vec::new();
     let mut add = |name, value: Value, set: bool| all.extend(set.then_some((name, value)));

@@ -19,7 +19,7 @@ use crate::args::{DumpArgs, FileTypeArg};
 use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 
-/// Bytes of a key or value that are shown for people, unless they ask for all with `--hex`.
+/// Most bytes of a key or value that text output shows, unless `--hex` is given.
 const SHOWN_LEN_MAX: usize = 200;
 
 /// A number for a WAL or MANIFEST whose name has none.
@@ -32,17 +32,17 @@ pub struct Dump<'a> {
     fs: Arc<dyn FileSystem>,
     /// Records or entries still wanted.
     left: u64,
-    /// Damage that was met and passed over.
+    /// Number of damaged places that were skipped.
     damage: u64,
 }
 
 impl Dump<'_> {
-    /// Bytes for people: escaped and shortened, or all of them as hexadecimal.
+    /// Bytes as text: escaped and shortened, or all of them in hexadecimal.
     fn show(&self, bytes: &[u8]) -> String {
         if self.args.hex { output::hex(bytes) } else { format!("'{}'", output::escape(bytes, SHOWN_LEN_MAX)) }
     }
 
-    /// An internal key for people: `'key' @ 17 : Value`.
+    /// An internal key as text: `'key' @ 17 : Value`.
     fn show_key(&self, ikey: &[u8]) -> String {
         match ParsedInternalKey::parse(ikey) {
             Ok(k) => format!("{} @ {} : {:?}", self.show(k.user_key), k.sequence, k.value_type),
@@ -50,7 +50,7 @@ impl Dump<'_> {
         }
     }
 
-    /// Takes one from what is still wanted; false when there is none.
+    /// Counts one item of the limit; false if the limit is reached.
     fn take(&mut self) -> bool {
         let any = self.left > 0;
         self.left = self.left.saturating_sub(1);
@@ -65,7 +65,7 @@ impl Dump<'_> {
         map
     }
 
-    /// Ends with an error if damage was met, so that scripts see it.
+    /// Returns an error if damage was found, so that scripts notice it.
     fn verdict(&self) -> Result<()> {
         match self.damage {
             0 => Ok(()),

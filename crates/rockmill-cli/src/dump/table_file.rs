@@ -1,4 +1,4 @@
-//! One table file, block by block, without the store: what is damaged is said, the rest is still shown.
+//! Reads a table file block by block, without the store: reports damage, and still shows the rest.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,17 +28,17 @@ pub struct Block {
     pub data: Vec<u8>,
     /// How it is compressed.
     pub compression: &'static str,
-    /// The checksum does not fit, and this is what was found.
+    /// A description of the damage, if the checksum does not match.
     pub damage: Option<String>,
 }
 
 /// An entry of the index.
 pub struct IndexEntry {
-    /// Key that is not before the block's last and before the next block's first.
+    /// A key at or after the block's last key and before the next block's first key.
     pub separator: Vec<u8>,
     /// Where the block is.
     pub handle: BlockHandle,
-    /// Index partition it stands in, of a two-level index.
+    /// The index partition that contains it, in a two-level index.
     pub partition: Option<BlockHandle>,
 }
 
@@ -86,7 +86,7 @@ impl TableFile {
         self.file.size()
     }
 
-    /// What it says as the head of a TPH table, if it is one.
+    /// Its contents as the head of a TPH table, if it is one.
     pub fn tph_head(&self) -> Result<Option<OwnFile>> {
         match self.find(TPH) {
             Some(_) => Ok(Some(told_by_own_file(Arc::clone(&self.file), &self.path)?)),
@@ -108,7 +108,7 @@ impl TableFile {
         block.damage.as_ref().map_or(Ok(()), |what| Err(self.corrupt(handle, what)))
     }
 
-    /// Reads a block, also one whose checksum does not fit.
+    /// Reads a block, even if its checksum does not match.
     pub fn block(&self, handle: BlockHandle, is_data: bool) -> Result<Block> {
         if handle.end() > self.size() {
             return Err(
@@ -130,7 +130,7 @@ impl TableFile {
         Ok(Block { data, compression, damage })
     }
 
-    /// Calls `f` with key, value and handle (index blocks) of each entry until it says false.
+    /// Calls `f` with key, value and handle (index blocks) of each entry until it returns false.
     pub fn each(
         &self,
         handle: BlockHandle,
@@ -160,15 +160,15 @@ impl TableFile {
         let handle = self.find(PROPERTIES).ok_or_else(|| {
             CliError::corruption(format!("{}: the table has no properties block", self.path.display()))
         })?;
-        // An ingested file's sequence number is written into the block without a new checksum: the checksum decides
-        // nothing here.
+        // RocksDB may write an ingested file's sequence number into this block without updating the checksum, so a
+        // mismatch is not an error.
         let block = self.block(handle, false)?;
         let p = TableProperties::decode_block(&block.data).map_err(|e| self.corrupt(handle, e))?;
         self.properties = Some(p.clone());
         Ok(p)
     }
 
-    /// How keys of data blocks are read.
+    /// How keys of data blocks are decoded.
     pub fn data_kind(&mut self) -> Result<BlockKind> {
         Ok(BlockKind::Data { global_seqno: self.properties()?.global_seqno().filter(|&n| n > 0) })
     }

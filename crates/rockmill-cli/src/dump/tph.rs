@@ -1,4 +1,4 @@
-//! What makes a file the head of a TPH table: counts, the function, the further files (docs/tph.md).
+//! The head of a TPH table: counts, the function, and the additional files (docs/tph.md).
 
 use rockmill::internals::{OwnFile, TphSummary};
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use super::table_file::TableFile;
 use crate::error::Result;
 use crate::output::{self, Out};
 
-/// What the file says as a head; or what is damaged, so that the rest can be shown. `None` where it is none.
+/// The file's contents as a head, or the damage in it, so that the rest can still be shown. `None` if it is not a head.
 fn head(dump: &mut Dump<'_>, table: &TableFile) -> Result<Option<std::result::Result<(TphSummary, OwnFile), String>>> {
     match table.tph_head() {
         Ok(own) => Ok(own.and_then(|own| Some(Ok((own.head?, own))))),
@@ -57,7 +57,7 @@ pub fn text(dump: &mut Dump<'_>, out: &mut Out, table: &TableFile) -> Result<()>
     Ok(())
 }
 
-/// Numbers of tables that no longer count.
+/// Numbers of obsolete tables.
 fn lists(own: &OwnFile) -> [(&'static str, &[u64]); 2] {
     [("replaced", &own.replaced.by_job), ("replaced_before", &own.replaced.before)]
 }

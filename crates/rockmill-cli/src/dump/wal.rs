@@ -30,7 +30,7 @@ pub fn run(dump: &mut Dump<'_>, number: u64, out: &mut Out) -> Result<()> {
                 }
             }
             LogEvent::Damage { kind, error, dropped } => {
-                // The rest of a reused file, and a last record cut short, are no damage but how a WAL ends.
+                // The rest of a reused file, and a truncated last record, are not damage but normal ends of a WAL.
                 let end = matches!(kind, DamageKind::CutTail | DamageKind::OldRecord { .. });
                 dump.damage += u64::from(!end);
                 match &mut list {
@@ -63,7 +63,7 @@ pub fn run(dump: &mut Dump<'_>, number: u64, out: &mut Out) -> Result<()> {
     }
 }
 
-/// Name of a record's kind, its column family, and its one or two byte strings.
+/// The name of a record's type, its column family, and its one or two byte strings.
 type Parts<'a> = (&'static str, Option<u32>, Option<&'a [u8]>, Option<(&'static str, &'a [u8])>);
 
 /// Takes a record apart.

@@ -1,4 +1,4 @@
-//! Which columns of a row are key and value, and tab-separated files.
+//! The choice of key and value columns, and the parser of tab-separated files.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use super::reader::LineReader;
 use super::{Record, Step};
 use crate::error::{CliError, Result};
 
-/// A column as the user names it.
+/// A column as the user specifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Column {
     /// Counted from 0.
@@ -22,14 +22,14 @@ enum ValueChoice {
     Column(Column),
 }
 
-/// Key and value columns as the user chose them.
+/// Key and value columns as the user specified them.
 #[derive(Debug, Clone)]
 pub struct ColumnChoice {
     key: Column,
     value: ValueChoice,
 }
 
-/// What becomes of a row, once the header is known.
+/// How a row becomes a record, once the header is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValuePlan {
     /// All columns but the key.
@@ -71,7 +71,7 @@ impl ColumnChoice {
         Ok(Self { key, value })
     }
 
-    /// Columns by number, given the header's names. The error says which name is not there.
+    /// Columns by number, given the header's names. The error tells which name is missing.
     pub fn plan(&self, names: &[String]) -> std::result::Result<ColumnPlan, String> {
         let index = |c: &Column| match c {
             Column::Index(i) => Ok(*i),
@@ -137,7 +137,7 @@ impl TsvParser {
             match self.choice.plan(&names) {
                 Ok(plan) => self.plan = Some(plan),
                 Err(why) => {
-                    // Without its columns nothing of the file can be used.
+                    // Without its columns, the whole file is unusable.
                     self.failed = true;
                     return Ok(Step::Bad(why));
                 }
@@ -151,7 +151,7 @@ impl TsvParser {
 
 fn split(line: &[u8], plan: ColumnPlan, record: &mut Record) -> Step {
     if plan.key == 0 && plan.value == ValuePlan::Others {
-        // The common case: everything up to the first tab, and everything behind it.
+        // The common case: everything before the first tab, and everything after it.
         let Some(tab) = line.iter().position(|&b| b == b'\t') else {
             return Step::Bad("the line has no tab between key and value".into());
         };

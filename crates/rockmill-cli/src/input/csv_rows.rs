@@ -8,8 +8,8 @@ use super::columns::{ColumnChoice, ColumnPlan, ValuePlan, too_few};
 use super::reader::{Metered, UTF8_BOM};
 use super::{Record, Step};
 
-/// Follows the quotes of a file while it is read: the `csv` crate takes a quote that is never closed for a field that
-/// goes on to the end.
+/// Follows the quotes of a file while it is read: the `csv` crate treats an unclosed quote as a field that extends to
+/// the end of the file.
 struct Quotes {
     input: Metered,
     state: State,
@@ -20,16 +20,16 @@ struct Quotes {
     at_end: bool,
 }
 
-/// Where in a row the reader is.
+/// The reader's position in a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// So many bytes of a byte order mark were read.
+    /// This many bytes of a byte order mark were read.
     Begin(usize),
-    /// A field begins: a quote here opens one that is quoted.
+    /// At the beginning of a field: a quote here opens a quoted field.
     FieldStart,
     Plain,
     Quoted,
-    /// A quote within a quoted field: it ends it, unless another follows.
+    /// After a quote within a quoted field: it ends the field, unless another quote follows.
     Quote,
 }
 
@@ -55,7 +55,7 @@ impl Quotes {
         }
     }
 
-    /// The line with the quote that nothing closes, once the file has ended.
+    /// The line of the unclosed quote, at the end of the file.
     fn open_at_end(&self) -> Option<u64> {
         (self.at_end && self.state == State::Quoted).then_some(self.opened)
     }
@@ -84,7 +84,7 @@ pub struct CsvParser {
 impl CsvParser {
     /// Parses `input`.
     pub fn new(input: Metered, choice: ColumnChoice, header: bool) -> Self {
-        // Rows of different lengths are judged by the columns that are wanted, not refused as such.
+        // Rows may have different lengths; only missing key or value columns are errors.
         let reader = ReaderBuilder::new().has_headers(false).flexible(true).from_reader(Quotes::new(input));
         Self { reader, row: ByteRecord::new(), choice, header, plan: None, failed: false, line: 0 }
     }
@@ -147,7 +147,7 @@ impl CsvParser {
                 Some(value) => record.value.extend_from_slice(value),
                 None => return Ok(too_few(self.row.len(), c)),
             },
-            // One other column is the value itself; several are a row again, quoted where they must be.
+            // A single other column is the value itself; several are written as a row again, quoted where necessary.
             ValuePlan::Others if self.row.len() == 2 => {
                 record.value.extend_from_slice(self.row.get(1 - plan.key).unwrap_or_default());
             }
@@ -191,7 +191,7 @@ mod tests {
         (rows, reader.get_ref().open_at_end())
     }
 
-    /// Whether a quote is open at the end follows from the crate itself: one more line end is then text, not an end.
+    /// The crate itself shows whether a quote is open at the end: one more line end is then text, not the end of a row.
     #[test]
     fn quotes_are_followed_as_the_csv_crate_reads_them() {
         let seed = 20_261_122;

@@ -1,7 +1,7 @@
 //! One JSON object a line.
 //!
-//! Strings become their characters. All else is taken as it stands in the line, to the byte: a number of any size and
-//! precision keeps its digits, so that `1.10` is not `1.1`, and what is nested keeps its order and its spaces.
+//! Strings are unescaped. Everything else is taken from the line byte for byte: numbers of any size and precision keep
+//! their digits, so `1.10` does not become `1.1`, and nested values keep their order and spaces.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,7 +19,7 @@ pub struct JsonlParser {
 }
 
 impl JsonlParser {
-    /// Takes the fields `key` and `value` (the whole line without one) from each line.
+    /// Takes the fields `key` and `value` (if `None`, the whole line) from each line.
     pub fn new(lines: LineReader, key: String, value: Option<String>) -> Self {
         Self { lines, key, value }
     }
@@ -42,13 +42,13 @@ impl JsonlParser {
     }
 }
 
-/// Takes the fields `key` and `value` of a line; the error says what is wrong with it.
+/// Takes the fields `key` and `value` of a line; the error describes what is wrong with it.
 fn take(line: &[u8], key: &str, value: Option<&str>, record: &mut Record) -> Result<Step, String> {
     let not_json = |e: serde_json::Error| format!("not JSON: {}", short(&e));
     let object: &RawValue = serde_json::from_slice(line).map_err(not_json)?;
     let found = |name: &str| field(object, name).map_err(not_json)?.ok_or(format!("the object has no field {name}"));
     let text = found(key)?;
-    // What stands there is known by its first character.
+    // The first character tells the type.
     if matches!(text.get().as_bytes().first(), None | Some(b'{' | b'[' | b'n')) {
         return Err(format!("the field {key} is no string, number or boolean and can be no key"));
     }
@@ -60,7 +60,7 @@ fn take(line: &[u8], key: &str, value: Option<&str>, record: &mut Record) -> Res
     Ok(Step::Record)
 }
 
-/// Appends the characters of a string, or the text of anything else.
+/// Appends the unescaped string, or the text of any other value.
 fn append(value: &RawValue, out: &mut Vec<u8>) -> serde_json::Result<()> {
     let text = value.get();
     if text.starts_with('"') {
@@ -71,7 +71,7 @@ fn append(value: &RawValue, out: &mut Vec<u8>) -> serde_json::Result<()> {
     Ok(())
 }
 
-/// serde_json counts lines of the text it was given, which is always one here.
+/// Drops serde_json's line number, which is always 1 here.
 fn short(e: &serde_json::Error) -> String {
     let text = e.to_string();
     match text.rsplit_once(" at line 1 column ") {
@@ -80,7 +80,7 @@ fn short(e: &serde_json::Error) -> String {
     }
 }
 
-/// The field `path`: one of that very name first, else dots go into objects and numbers into lists.
+/// The field `path`: first a field with exactly this name; otherwise dots lead into objects and numbers into lists.
 fn field<'a>(object: &'a RawValue, path: &str) -> serde_json::Result<Option<&'a RawValue>> {
     if let Some(value) = member(object, path)? {
         return Ok(Some(value));

@@ -1,4 +1,4 @@
-//! Any lines: the number is the key and the line the value, or the other way round.
+//! Any lines: the line number is the key and the line the value, or vice versa.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use super::{Record, Step};
 /// What the key of a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LineKey {
-    /// The line's number, in 12 digits so that keys sort as the lines stand.
+    /// The line's number with 12 digits, so that keys sort in the order of lines.
     Number,
     /// The line.
     Line,
@@ -42,7 +42,7 @@ impl LinesParser {
                     write!(record.key, "{number:012}")?;
                     record.value.extend_from_slice(line);
                 }
-                // An empty line is no word of a list.
+                // An empty line is not an item.
                 LineKey::Line if line.is_empty() => continue,
                 LineKey::Line => {
                     record.key.extend_from_slice(line);

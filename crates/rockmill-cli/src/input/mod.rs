@@ -1,7 +1,7 @@
-//! Records out of files: one parser for each format, all behind [`Source`].
+//! Reads records from files: one parser per format, all behind [`Source`].
 //!
-//! Every parser reads line by line (a quoted CSV row may span several), keeps one line in memory, and says of a line
-//! that it cannot use what is wrong with it; whether that ends the load is the caller's choice.
+//! Every parser reads line by line (a quoted CSV row may span several lines) and keeps one line in memory. For an
+//! invalid line it reports the reason; the caller decides whether to stop the load.
 
 mod columns;
 mod csv_rows;
@@ -30,13 +30,13 @@ use reader::{LineReader, Metered};
 pub enum Step {
     /// Key and value are in the buffers.
     Record,
-    /// The line cannot be used, because of this.
+    /// The line cannot be used, for this reason.
     Bad(String),
     /// The file ended.
     End,
 }
 
-/// A key and its value, in buffers that are used again.
+/// A key and its value, in reused buffers.
 #[derive(Debug, Default)]
 pub struct Record {
     /// The key.
@@ -52,7 +52,7 @@ impl Record {
     }
 }
 
-/// What the command line says about the input, checked.
+/// The checked command line settings of the input.
 #[derive(Debug, Clone)]
 pub struct Settings {
     header: bool,
@@ -64,7 +64,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Checks the flags against the formats they are for.
+    /// Checks that flags are used only with their formats.
     pub fn new(args: &InputArgs, formats: &[FormatArg]) -> Result<Self> {
         let has = |f| formats.contains(&f);
         let columnar = has(FormatArg::Tsv) || has(FormatArg::Csv) || (args.hex && has(FormatArg::Lines));
@@ -146,7 +146,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Opens `path`; `-` is standard input. `lines_before` lines of earlier files are counted already.
+    /// Opens `path`; `-` is standard input. `lines_before`: number of lines in earlier files.
     pub fn open(path: &Path, format: FormatArg, settings: &Settings, lines_before: u64) -> Result<Self> {
         let (name, input): (String, Box<dyn Read>) = if path.as_os_str() == "-" {
             ("standard input".to_owned(), Box::new(io::stdin().lock()))
@@ -207,7 +207,7 @@ impl Source {
         &self.name
     }
 
-    /// Number of the line that the last record began on, from 1.
+    /// The line on which the last record began, from 1.
     pub fn line(&self) -> u64 {
         match &self.parser {
             Parser::Tsv(p) => p.line(),
@@ -239,7 +239,7 @@ pub mod tests {
     use super::*;
     use clap::Parser as _;
 
-    /// Every step of loading `text` with these flags, as (line, step), with a record's key and value as text.
+    /// All steps of loading `text` with these flags, as (line, step); a record's step is its key and value as text.
     fn read(flags: &[&str], text: &str) -> Vec<(u64, String)> {
         let line = ["rockmill", "load", "db", "-"].iter().chain(flags);
         let cli = crate::args::Cli::try_parse_from(line).expect("flags parse");

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, Read};
 use std::rc::Rc;
 
-/// Longest line, or quoted CSV row, in bytes. A file without line ends is most likely no text, and must not be read
-/// into memory whole.
+/// Longest line, or quoted CSV row, in bytes. A file without line ends is probably not text, and must not be read into
+/// memory as a whole.
 const LINE_LEN_MAX: u64 = 1 << 30;
 
 /// Bytes read from the file at once.
@@ -18,7 +18,7 @@ pub const UTF8_BOM: &[u8] = b"\xef\xbb\xbf";
 pub struct Metered {
     inner: Box<dyn Read>,
     bytes: Rc<Cell<u64>>,
-    /// Where the present record may not reach.
+    /// The limit of the current record.
     limit: u64,
 }
 
@@ -28,7 +28,7 @@ impl Metered {
         Self { inner, bytes, limit: LINE_LEN_MAX }
     }
 
-    /// A record begins: it may take the next [`LINE_LEN_MAX`] bytes.
+    /// Begins a record, which may take the next [`LINE_LEN_MAX`] bytes.
     pub fn record_begins(&mut self) {
         self.limit = self.bytes.get().saturating_add(LINE_LEN_MAX);
     }

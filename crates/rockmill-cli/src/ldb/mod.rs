@@ -1,7 +1,7 @@
 //! Calls in the style of RocksDB's `ldb`: `rockmill --db=my.db get KEY`.
 //!
 //! Commands and options have `ldb`'s names as aliases (`args.rs`), and `calls.rs` has the commands that `rockmill` has
-//! in another form or not at all. Here the directory that `--db` names becomes the first argument of the command.
+//! in a different form or not at all. Here the directory that `--db` names becomes the first argument of the command.
 
 pub mod calls;
 
@@ -10,11 +10,11 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use clap::Command;
 
-/// Options of all commands whose value is the next argument, and so no name of a command.
+/// Options of all commands whose value is the next argument, which is therefore not a command's name.
 const WITH_VALUE: [&str; 2] = ["--column-family", "--column_family"];
 
-/// Moves the directory of `--db=DIR` or `--db DIR` to the place after the command's name. Other calls stay as they are,
-/// and the parser judges them.
+/// Moves the directory of `--db=DIR` or `--db DIR` to the place after the command's name. Other calls are not changed;
+/// the parser checks them.
 pub fn directory_in_place(mut args: Vec<OsString>, command: &Command) -> Vec<OsString> {
     // Everything after -- is a key or a value.
     let end = args.iter().position(|a| a == "--").unwrap_or(args.len());

@@ -23,21 +23,21 @@ const HISTORY_MAX: usize = 1000;
 pub enum Asked {
     /// A line.
     Line(String),
-    /// Ctrl-C: nothing of this line is wanted.
+    /// Ctrl-C: the line is discarded.
     Dropped,
-    /// Ctrl-D on an empty line, or the end of the terminal.
+    /// Ctrl-D on an empty line, or the terminal was closed.
     End,
 }
 
-/// A terminal's line, and the lines before it.
+/// A line editor with history.
 pub struct Editor {
     editor: rustyline::Editor<Commands, DefaultHistory>,
-    /// `None`: no history is kept beyond this run.
+    /// `None`: the history is not saved.
     file: Option<PathBuf>,
 }
 
 impl Editor {
-    /// With the history of earlier runs, if it is wanted and can be read.
+    /// Loads the history of earlier runs, if requested and readable.
     pub fn new(keep_history: bool) -> Result<Self> {
         let config = Config::builder().max_history_size(HISTORY_MAX).and_then(|c| c.history_ignore_dups(true));
         let config = config.map_err(|e| no_terminal(&e))?.history_ignore_space(true).build();
@@ -66,12 +66,12 @@ impl Editor {
         Ok(Asked::Line(line))
     }
 
-    /// Adds the last line to the file, before it runs, so that one that ends the shell is kept, too. The shell works
-    /// without a history where that is impossible, and says so once.
+    /// Adds the last line to the file before it runs, so that a line that ends the shell is kept, too. If that is
+    /// impossible, the shell reports it once and works without a history.
     fn keep(&mut self) {
         let Some(file) = &self.file else { return };
         if let Some(folder) = file.parent() {
-            // Where this fails, the file cannot be written either, and the error names it.
+            // If this fails, the file cannot be written either, and that error names it.
             let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
         }
         if let Err(e) = self.editor.append_history(file) {
@@ -85,7 +85,7 @@ fn no_terminal(e: &ReadlineError) -> CliError {
     CliError::usage(format!("cannot use the terminal: {e}"))
 }
 
-/// The history file, if there is a home directory to keep it in.
+/// The history file, if there is a home directory.
 fn history_file() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local").join("state")))?;

@@ -1,8 +1,8 @@
-//! `rockmill shell`: lines that are commands on one database, with a history.
+//! `rockmill shell`: runs lines as commands on one database, with a history.
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `editor.rs` | what a terminal has more than a pipe: completion and the history's file, by `rustyline` |
+//! | `editor.rs` | line editing on a terminal: completion and the history's file, with `rustyline` |
 //! | `words.rs` | splitting a line into words, as a Unix shell does |
 //!
 //! A line is a call of `rockmill` without the program's name and the database. It opens the database, does its work and
@@ -25,7 +25,7 @@ use crate::output::{self, Out};
 use crate::store;
 use editor::{Asked, Editor};
 
-/// Commands that a line may be: those whose first argument is the database.
+/// Commands that are allowed in a line: those whose first argument is the database.
 const COMMANDS: [&str; 20] = [
     "get",
     "multi-get",
@@ -77,7 +77,7 @@ pub struct ShellArgs {
     pub no_history: bool,
 }
 
-/// What one line leaves for the next.
+/// State that is kept from line to line.
 struct Shell<'a> {
     db: &'a Path,
     family: Option<String>,
@@ -192,8 +192,8 @@ impl Shell<'_> {
                 return Err(CliError::usage(message).hint(format!("{first} -h shows what it takes")));
             }
         };
-        // A live view has a thread that reads keys. It would take those of the next line, if it did not end with a
-        // process of its own.
+        // A live view has a thread that reads keys, which would also read those of the next line. So it runs in its own
+        // process, with which the thread ends.
         if is_live(&cli.command) && io::stdin().is_terminal() && out.is_terminal() {
             out.flush()?;
             let cannot = |e: &io::Error| CliError::io("cannot start rockmill", e);
@@ -209,7 +209,7 @@ impl Shell<'_> {
         done.map(|()| Done::Next)
     }
 
-    /// What stands in front of a line at the terminal.
+    /// The prompt before a line on the terminal.
     fn prompt(&self) -> String {
         let name = self.db.file_name().unwrap_or(self.db.as_os_str()).to_string_lossy();
         let prompt = match &self.family {
@@ -226,7 +226,7 @@ fn without_directory() -> clap::Command {
     crate::shell::command().mut_subcommands(|command| command.mut_args(hidden))
 }
 
-/// True for a view that takes the whole screen.
+/// True for a full-screen view.
 fn is_live(command: &args::Command) -> bool {
     match command {
         args::Command::Top(top) => !top.once,

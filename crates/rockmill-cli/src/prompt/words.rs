@@ -1,9 +1,9 @@
 //! Splits a line into words as a Unix shell does: at blanks, except within quotes or after a backslash.
 
-/// The words of a line.
+/// Splits a line into words.
 ///
 /// # Errors
-/// A quote that nothing closes, or a backslash at the end.
+/// An unclosed quote, or a backslash at the end.
 pub fn split(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut any) = (Vec::new(), String::new(), false);
     let mut chars = line.chars();

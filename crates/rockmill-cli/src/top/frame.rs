@@ -1,4 +1,5 @@
-//! A frame of `rockmill top`: lines of text with a style for each part. Rates come from two looks at the database.
+//! A frame of `rockmill top`: lines of text with a style for each part. Rates are computed from two observations of the
+//! database.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -15,10 +16,10 @@ use crate::output;
 const TITLE: usize = 11;
 /// Narrower screens cut lines off.
 const WIDTH_MIN: usize = 20;
-/// From here on, levels have a picture of their sizes.
+/// From this width on, the table of levels shows bars of their sizes.
 const WIDE: usize = 110;
 
-/// How a part of a line looks.
+/// The style of a part of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     Plain,
@@ -39,7 +40,7 @@ pub fn text(lines: &[Line], width: usize, styled: bool) -> Vec<String> {
 }
 
 fn line_text(line: &Line, width: usize, styled: bool) -> String {
-    // Names in it are others': a terminal must not act upon them.
+    // Names in it are untrusted: escapes them, so that they cannot control the terminal.
     let line: Vec<(Style, Cow<'_, str>)> = line.iter().map(|(s, part)| (*s, printable::line(part))).collect();
     let mut left = width.max(WIDTH_MIN);
     let mut out = String::new();
@@ -69,7 +70,7 @@ fn line_text(line: &Line, width: usize, styled: bool) -> String {
     out
 }
 
-/// What changed between two moments, in a second.
+/// Changes per second between two observations.
 struct Rates<'a> {
     before: Option<&'a Metrics>,
     now: &'a Metrics,
@@ -96,7 +97,7 @@ impl Rates<'_> {
     }
 }
 
-/// A number of things a second: `950`, `12.3k`, `4.56M`.
+/// A rate per second: `950`, `12.3k`, `4.56M`.
 fn rate(n: f64) -> String {
     match n {
         n if n < 10.0 && n > 0.0 => format!("{n:.1}"),
@@ -137,7 +138,7 @@ fn titled(title: &str, text: impl Into<String>) -> Line {
     vec![(Style::Bold, format!("{title:<TITLE$}")), (Style::Plain, text.into())]
 }
 
-/// A bar of `width` places, so many of them full.
+/// A bar of `width` characters, of which the fraction `share` is filled.
 fn bar(share: f64, width: usize) -> String {
     let full = ((share.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
     "█".repeat(full) + &"░".repeat(width - full)
@@ -170,7 +171,7 @@ pub fn frame(db: &str, before: Option<&Seen>, now: &Seen, width: usize) -> Vec<L
     lines.into_iter().flat_map(|line| folded(line, width)).collect()
 }
 
-/// A titled line as several where it is wider than the screen: it continues below its text.
+/// Splits a titled line that is wider than the screen into several; they continue below its text.
 fn folded(line: Line, width: usize) -> Vec<Line> {
     let all: usize = line.iter().map(|(_, part)| part.chars().count()).sum();
     let (Some(title), Some(room_max)) = (line.first(), width.checked_sub(TITLE)) else { return vec![line] };
@@ -196,7 +197,7 @@ fn folded(line: Line, width: usize) -> Vec<Line> {
     out
 }
 
-/// A line without blanks at its end.
+/// A line without trailing blanks.
 fn ended(mut line: Line) -> Line {
     if let Some((_, last)) = line.last_mut() {
         last.truncate(last.trim_end().len());
@@ -204,7 +205,7 @@ fn ended(mut line: Line) -> Line {
     line
 }
 
-/// A text in the parts after which a line may end: after a comma, a semicolon, a colon or a gap.
+/// Splits a text where a line may end: after a comma, a semicolon, a colon or a gap.
 fn pieces(text: &str) -> Vec<&str> {
     let (mut out, mut begin) = (Vec::new(), 0);
     for (at, _) in text.match_indices(' ') {
@@ -321,7 +322,7 @@ fn stall_line(r: &Rates<'_>) -> Line {
 }
 
 fn cache_line(r: &Rates<'_>) -> Line {
-    // Families that share a cache show the same numbers: one of them is enough.
+    // Column families that share a cache have the same numbers, so one of them is enough.
     let of_first = |name: &str, m: &Metrics| m.all(name).first().map_or(0.0, |(_, n)| *n);
     let added = |name: &str| of_first(name, r.now) - r.before.map_or(0.0, |m| of_first(name, m));
     let (hits, misses) = (added("rockmill_block_cache_hits_total"), added("rockmill_block_cache_misses_total"));
@@ -438,7 +439,7 @@ fn levels(r: &Rates<'_>, width: usize, lines: &mut Vec<Line>) {
         }
         let used = rows.iter().rposition(|row| row.files > 0.0 || row.target.is_some()).map_or(1, |last| last + 1);
         rows.truncate(used);
-        // Levels between L0 and the base level are empty by intent.
+        // Levels between L0 and the base level are intentionally empty.
         rows.retain(|row| row.name == "L0" || row.files > 0.0 || row.target.is_some());
         let keys = r.now.of("rocksdb_estimate_num_keys", &[("cf", cf)]).unwrap_or(0.0);
         let memory = r.now.of("rocksdb_cur_size_all_mem_tables", &[("cf", cf)]).unwrap_or(0.0);
@@ -536,7 +537,7 @@ mod tests {
         assert_eq!(folded(line.clone(), 80), std::slice::from_ref(&line), "it fits");
         let shown = text(&folded(line.clone(), 48), 48, false);
         assert_eq!(shown, ["writes     12.3k/s, 45.6k keys/s, 7.8 MiB/s", "           log 9.1 MiB/s, 10 syncs/s"]);
-        // Nothing is lost as long as each piece has room.
+        // Nothing is lost if each piece fits.
         let words = |lines: &[Line], width| text(lines, width, false).concat().replace(' ', "");
         for width in 25..70 {
             let all = words(std::slice::from_ref(&line), 200);

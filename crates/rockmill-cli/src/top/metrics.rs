@@ -1,4 +1,4 @@
-//! Metrics in the text that Prometheus reads, taken apart: what a status file holds.
+//! Parses metrics in Prometheus's text format: the contents of a status file.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Labels of a sample, in their order.
 pub type Labels = Vec<(String, String)>;
 
-/// All samples of a text, and the jobs that it has as comments.
+/// All samples of a text, and the jobs in its comments.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     samples: HashMap<String, Vec<(Labels, f64)>>,
@@ -16,7 +16,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Parses a text. The error names a line that is not in the format.
+    /// Parses a text. The error names an invalid line.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut all = Self::default();
         let mut typed: HashMap<&str, &str> = HashMap::new();
@@ -63,13 +63,13 @@ impl Metrics {
         self.all(name).iter().map(|(_, value)| value).sum()
     }
 
-    /// The value of the sample that has these labels, whichever else it has.
+    /// The value of the sample with these labels, regardless of further labels.
     pub fn of(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let has = |of: &Labels, (k, v): &(&str, &str)| label(of, k) == Some(v);
         self.all(name).iter().find(|(of, _)| labels.iter().all(|l| has(of, l))).map(|(_, value)| *value)
     }
 
-    /// Buckets of a histogram: upper bounds, and how many values are up to each.
+    /// Buckets of a histogram: upper bounds with cumulative counts.
     pub fn buckets(&self, name: &str) -> Vec<(f64, f64)> {
         let bound = |labels: &Labels| label(labels, "le").map(|le| le.parse().unwrap_or(f64::INFINITY));
         let all = self.all(&format!("{name}_bucket"));
@@ -133,11 +133,11 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// Of the values added from `before` to `now`, `share` are below this value; linear within a bucket. `None` if there
-/// are none.
+/// The value below which the fraction `share` of the values added between `before` and `now` lies, interpolated
+/// linearly within a bucket. `None` if there are none.
 pub fn percentile(before: &[(f64, f64)], now: &[(f64, f64)], share: f64) -> Option<f64> {
     let earlier = |limit: f64| {
-        // A histogram grows by buckets: what an earlier text lacks had all its values by then.
+        // Histograms grow by buckets: a bucket missing in an earlier text had its total count then.
         before.iter().find(|(l, _)| *l >= limit).or(before.last()).map_or(0.0, |(_, n)| *n)
     };
     let added: Vec<(f64, f64)> = now.iter().map(|&(limit, n)| (limit, n - earlier(limit))).collect();
@@ -206,7 +206,7 @@ h_count 10
         }
     }
 
-    /// The library's text is of the format.
+    /// The library's text has this format.
     #[test]
     fn the_text_of_a_database_is_taken_apart() {
         let dir = tempfile::tempdir().expect("a directory");

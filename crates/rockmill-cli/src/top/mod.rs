@@ -1,14 +1,14 @@
-//! `rockmill top` and `rockmill stats --watch`: what a database does that another process has open.
+//! `rockmill top` and `rockmill stats --watch`: show the activity of a database that another process has open.
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `source.rs` | what is seen of the database: its status file, or its MANIFEST and its info log |
-//! | `metrics.rs` | the status file's text, taken apart |
-//! | `frame.rs` | lines, from what was seen twice |
-//! | `screen.rs` | the terminal, taken and given back |
+//! | `source.rs` | observations of the database: its status file, or its MANIFEST and its info log |
+//! | `metrics.rs` | the parser of the status file |
+//! | `frame.rs` | lines of text, from two observations |
+//! | `screen.rs` | taking over the terminal, and restoring it |
 //!
-//! Nothing is asked of the process, and nothing of the database is opened: a look costs it nothing but the status file,
-//! which it writes where its options say so.
+//! The process is not contacted, and the database is not opened. The only cost for the process is the status file,
+//! which it writes if its options say so.
 
 mod frame;
 mod metrics;
@@ -31,7 +31,7 @@ use crate::{interrupt, store};
 use screen::Screen;
 use source::Seen;
 
-/// Columns of a frame that does not go to a terminal, unless COLUMNS is set.
+/// Width of a frame that is not printed to a terminal, unless COLUMNS is set.
 const COLUMNS: usize = 100;
 /// How often the screen's size is checked.
 const RESIZE: Duration = Duration::from_millis(250);
@@ -130,7 +130,7 @@ impl View<'_> {
         interrupt::on_end(give_screen_back);
         let no_screen = |e: std::io::Error| CliError::io("cannot use the terminal", &e);
         let screen = Screen::take().map_err(no_screen)?;
-        // Something at once, then rates as soon as there are two looks.
+        // A first frame immediately, then rates as soon as there are two observations.
         let mut now = self.look()?;
         loop {
             self.draw(&screen, &before, &now).map_err(no_screen)?;
@@ -138,14 +138,14 @@ impl View<'_> {
                 return Ok(());
             }
             let next = self.look()?;
-            // A status file that was not written anew since says nothing new.
+            // If the status file was not written again, there is nothing new.
             if next.at > now.at {
                 before = std::mem::replace(&mut now, next);
             }
         }
     }
 
-    /// Waits until it is time for another look; true when a key ends it.
+    /// Waits until the next observation is due; true if a key ended the view.
     fn wait(&self, screen: &Screen, before: &Seen, now: &Seen) -> Result<bool> {
         let (began, mut size) = (Instant::now(), Screen::size());
         while let Some(left) = self.every.checked_sub(began.elapsed()).filter(|left| !left.is_zero()) {

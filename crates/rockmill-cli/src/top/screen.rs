@@ -1,4 +1,4 @@
-//! The terminal as a whole screen: taken, drawn on, and given back as it was, whatever happens.
+//! Full-screen use of the terminal: takes it over, draws, and always restores it.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ impl Screen {
         (usize::from(columns).max(1), usize::from(rows).max(1))
     }
 
-    /// Keys that were pressed; disconnected when there can be no more.
+    /// Pressed keys; disconnected when there can be no more.
     pub fn keys(&self) -> &Receiver<u8> {
         &self.keys
     }
@@ -67,7 +67,7 @@ impl Drop for Screen {
     }
 }
 
-/// Restores the screen, if it is taken. For panics and signals.
+/// Restores the screen if it was taken over. For panics and signals.
 pub fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let _ = write(LEAVE);
@@ -76,7 +76,8 @@ pub fn give_back() {
 }
 
 fn write(text: &str) -> io::Result<()> {
-    // Not by the standard library's handle: the command holds its lock, and a panic or a signal comes on any thread.
+    // Does not use the standard library's handle: the command holds its lock, and a panic or a signal can occur on any
+    // thread.
     let mut terminal = std::fs::OpenOptions::new().write(true).open("/dev/tty")?;
     terminal.write_all(text.as_bytes())
 }

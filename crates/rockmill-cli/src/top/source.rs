@@ -1,5 +1,5 @@
-//! What can be seen of a database that another process has open, without asking that process: its status file, or its
-//! MANIFEST, its info log and what the system says of the process.
+//! Information about a database that another process has open, without contacting that process: its status file, or its
+//! MANIFEST, its info log and the system's data about the process.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use crate::running::{self, Told};
 
 /// Most bytes of a status file that are read.
 const STATUS_BYTES_MAX: u64 = 64 << 20;
-/// An older status file is from a process that has ended or is stopped.
+/// An older status file is from a process that has ended or is suspended.
 const STATUS_SECONDS_MAX: f64 = 10.0;
 
 /// What was seen at one moment.
@@ -36,7 +36,7 @@ pub struct Files {
     pub families: Vec<DbSummary>,
     /// From the info log.
     pub told: Option<Told>,
-    /// Lines of the last dump of statistics in the info log, with their time there.
+    /// Lines of the last dump of statistics in the info log, with its time.
     pub dumped: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ pub struct Process {
     pub cpu_seconds: f64,
     /// Memory that it has now.
     pub memory_bytes: u64,
-    /// Bytes read from devices so far; `None` where another user's process does not say.
+    /// Bytes read from devices so far; `None` if the process belongs to another user and this is hidden.
     pub read_bytes: Option<u64>,
     /// Bytes written to devices so far.
     pub written_bytes: Option<u64>,
@@ -60,12 +60,12 @@ pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64())
 }
 
-/// Where the status file is, unless the command line says it.
+/// The path of the status file, unless the command line gives one.
 pub fn status_path(db: &Path, given: Option<&PathBuf>) -> PathBuf {
     given.cloned().unwrap_or_else(|| db.join("STATUS"))
 }
 
-/// What the status file says; an error says why it cannot be used.
+/// The contents of the status file; the error tells why it cannot be used.
 pub fn status(path: &Path) -> std::result::Result<Metrics, String> {
     let text = status_text(path)?;
     let metrics = Metrics::parse(&text).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -76,7 +76,7 @@ pub fn status(path: &Path) -> std::result::Result<Metrics, String> {
     Ok(metrics)
 }
 
-/// The text of a status file that is there in full.
+/// The text of a complete status file.
 pub fn status_text(path: &Path) -> std::result::Result<String, String> {
     let shown = path.display();
     let read = || {
@@ -116,10 +116,10 @@ pub fn look(db: &Path, status_file: &Path) -> Result<Seen> {
     Ok(seen)
 }
 
-/// What `/proc` says about a process; `None` if there is no such process, or it may not be read.
+/// Reads `/proc` about a process; `None` if there is no such process, or it is not readable.
 fn process(pid: u64) -> Option<Process> {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
-    // Behind the name, which may have anything in it: state, then user and system time as the 12th and 13th.
+    // After the name, which may contain anything: state, then user and system time as the 12th and 13th fields.
     let stat = read("stat")?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |i: usize| fields.get(i).and_then(|n| n.parse::<f64>().ok()).unwrap_or(0.0);
@@ -129,7 +129,7 @@ fn process(pid: u64) -> Option<Process> {
         |name: &str| io.as_ref()?.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": ")?.parse::<u64>().ok());
     Some(Process {
         pid,
-        // Linux's clock ticks in what programs see are hundredths of a second, and its pages here 4 KiB.
+        // Linux's clock ticks, as programs see them, are hundredths of a second; its pages here have 4 KiB.
         cpu_seconds: (ticks(11) + ticks(12)) / 100.0,
         memory_bytes: pages * 4096,
         read_bytes: number("read_bytes"),

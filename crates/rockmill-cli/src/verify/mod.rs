@@ -1,16 +1,17 @@
-//! `rockmill verify`: every file of a database, without changing any.
+//! `rockmill verify`: checks every file of a database, without changing any.
 //!
 //! 1. CURRENT and the MANIFEST: every edit decodes and applies; no level below L0 has overlapping tables.
-//! 2. The directory: every table and WAL that the MANIFEST names is there with its size; what belongs to nothing is
-//!    reported as a warning.
+//! 2. The directory: every table and WAL that the MANIFEST names exists with the right size; unrelated files are
+//!    reported as warnings.
 //! 3. Each table alone: every block's checksum, order of keys, index against data, filter against keys, counts against
 //!    properties (`tables.rs`).
-//! 4. All tables together: each table's keys and sequence numbers inside what the MANIFEST says, and of each user key
-//!    no newer version below an older one (`order.rs`).
-//! 5. Each WAL: every record's checksum and batch, and no records missing between two WALs (`wal.rs`).
-//! 6. The newest OPTIONS file: whether it can be used, and whether its log directory leads out (warnings).
+//! 4. All tables together: each table's keys and sequence numbers are within the MANIFEST's ranges, and no user key has
+//!    a newer version below an older one (`order.rs`).
+//! 5. Each WAL: every record's checksum and batch, and that no records are missing between two WALs (`wal.rs`).
+//! 6. The newest OPTIONS file: whether it is usable, and whether its log directory is outside of the database
+//!    (warnings).
 //!
-//! A writer may be at work meanwhile: tables and WALs that it has replaced are passed over.
+//! The database may be written to meanwhile: tables and WALs that were replaced are skipped.
 
 mod order;
 mod tables;
@@ -36,13 +37,13 @@ use crate::error::{CliError, Result};
 use crate::output::{self, Out};
 use crate::store;
 
-/// Levels that a tree may have here: more than any RocksDB has.
+/// Most levels of a tree: more than any RocksDB database has.
 const NUM_LEVELS: usize = 64;
 
-/// Times that a database is verified again because it was written to meanwhile and something was found.
+/// How often verification is repeated if problems were found and the database was written to meanwhile.
 const LOOKS_MAX: usize = 5;
 
-/// Findings that are printed; what is beyond is only counted.
+/// Most findings that are printed; further ones are only counted.
 const SHOWN_MAX: usize = 1000;
 
 /// Something found.
@@ -53,7 +54,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Offset in the file, where the message names one.
+    /// The offset in the file, if the message names one.
     fn offset(&self) -> Option<u64> {
         let at = self.message.find("offset ")? + "offset ".len();
         let digits: String = self.message.get(at..)?.chars().take_while(char::is_ascii_digit).collect();
@@ -64,7 +65,7 @@ impl Finding {
         json!({ "file": self.file, "offset": self.offset(), "message": self.message })
     }
 
-    /// The message, with the file before it unless it names the file itself.
+    /// The message, with the file's name in front unless the message already contains it.
     fn text(&self) -> String {
         if self.message.contains(&self.file) {
             self.message.clone()
@@ -90,7 +91,7 @@ impl Findings {
     }
 }
 
-/// What was found and what was checked.
+/// The findings, and what was checked.
 #[derive(Debug, Default)]
 pub struct Report {
     problems: Findings,
@@ -122,7 +123,7 @@ pub struct Context<'a> {
     pub dir: &'a Path,
     /// Where its tables are.
     pub dirs: TableDirs,
-    /// Its WALs; `None` where they cannot be looked for.
+    /// The directory of its WALs; `None` if it is unknown.
     pub wal_dir: Option<PathBuf>,
     /// Where files are.
     pub fs: &'a Arc<dyn FileSystem>,
@@ -161,7 +162,7 @@ pub fn run(args: &VerifyArgs, out: &mut Out) -> Result<()> {
             quiet: out.quiet,
         };
         check(&context, &mut report)?;
-        // A writer may have replaced what was not there.
+        // A writer may have replaced the missing files.
         if report.problems.total == 0 || manifest_mark(&*fs, &args.db) == before {
             break;
         }
@@ -199,7 +200,7 @@ fn check(context: &Context<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Whether the stored options can be used. The data are sound without them, so what is wrong there is a warning.
+/// Whether the stored options can be used. Data can be read without them, so problems with them are warnings.
 fn check_options(context: &Context<'_>, report: &mut Report) {
     match OptionsLoader::new().load_latest(context.dir) {
         Ok(loaded) => {
@@ -220,7 +221,7 @@ fn check_options(context: &Context<'_>, report: &mut Report) {
     }
 }
 
-/// Compares the directory with the MANIFEST. Gives the WALs that recovery would read.
+/// Compares the directory with the MANIFEST. Returns the WALs that recovery would read.
 fn check_directory(context: &Context<'_>, state: &RecoveredState, report: &mut Report) -> Result<Vec<u64>> {
     let dir = context.dir.display();
     let names = context.fs.list_dir(context.dir).map_err(|e| CliError::io(format_args!("cannot list {dir}"), &e))?;
@@ -256,7 +257,7 @@ fn check_directory(context: &Context<'_>, state: &RecoveredState, report: &mut R
         }
     }
     for dir in context.dirs.all().iter().filter(|dir| *dir != context.dir) {
-        // One that is not there has no tables: who names them says so.
+        // A missing directory has no tables; the check of the MANIFEST's tables reports that.
         for name in context.fs.list_dir(dir).unwrap_or_default() {
             if matches!(filename::parse(&name), Some(FileType::Table(n)) if !live.contains(&n)) {
                 let name = dir.join(name).display().to_string();

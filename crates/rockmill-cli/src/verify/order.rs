@@ -1,8 +1,8 @@
 //! All tables of a column family together, in one merging pass.
 //!
-//! Places are numbered from the newest: each L0 table is one, then each deeper level. Entries come in internal-key
-//! order, so of one user key the newest version first; its places must then never fall. Along the way each table's
-//! keys and sequence numbers are held against its entry in the MANIFEST.
+//! Places are numbered from the newest: first each L0 table, then each deeper level. Entries come in internal-key
+//! order, so the newest version of a user key comes first, and the places of its versions must never decrease.
+//! Meanwhile, each table's keys and sequence numbers are compared with its entry in the MANIFEST.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -15,14 +15,14 @@ use super::{Context, Report};
 use crate::output;
 use crate::progress;
 
-/// Bytes read ahead at once in each run.
+/// Readahead size of each run in bytes.
 const READAHEAD: usize = 1 << 20;
-/// Entries between two moves of the progress bar.
+/// Entries between two updates of the progress bar.
 const SHOW_EVERY: u64 = 1 << 16;
 /// Longest key shown, in bytes.
 const KEY_SHOWN_MAX: usize = 60;
 
-/// What a table was seen to hold.
+/// The observed contents of a table.
 struct Seen {
     first: Vec<u8>,
     last: Vec<u8>,
@@ -36,7 +36,7 @@ type OpenTable = (Arc<FileMeta>, Arc<Table>, Box<dyn InternalIterator>);
 /// Tables of one place, one after the other.
 struct Run {
     level: usize,
-    /// Still to come, the next one last.
+    /// The remaining tables, the next one last.
     files: Vec<(Arc<FileMeta>, Arc<Table>)>,
     at: Option<OpenTable>,
     seen: Option<Seen>,
@@ -70,7 +70,7 @@ impl Run {
         }
     }
 
-    /// To the next entry; at the end of a table, checks it and begins the next one.
+    /// Moves to the next entry; at the end of a table, checks it and begins the next one.
     fn advance(&mut self, cmp: &InternalKeyComparator, report: &mut Report) {
         if let Some((_, _, iter)) = &mut self.at {
             iter.next();
@@ -100,7 +100,7 @@ impl Run {
     }
 }
 
-/// Holds what a table was seen to hold against its entry in the MANIFEST.
+/// Compares a table's observed contents with its entry in the MANIFEST.
 fn check_entry(file: &FileMeta, table: &Table, seen: Option<Seen>, cmp: &InternalKeyComparator, report: &mut Report) {
     let name = filename::table(file.number());
     let entry = &file.entry;
@@ -120,7 +120,7 @@ fn check_entry(file: &FileMeta, table: &Table, seen: Option<Seen>, cmp: &Interna
     }
     match table.range_tombstones() {
         Some(tombstones) => sequences.extend(tombstones.extremes().map(|(_, _, seq)| seq)),
-        // Range tombstones widen a table's range, also those that a compaction dropped; without any, the range should
+        // Range tombstones widen a table's range, even those that a compaction dropped. Without any, the range should
         // be exact.
         None => {
             let exact =

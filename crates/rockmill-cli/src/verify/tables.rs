@@ -18,19 +18,19 @@ use rockmill_io::RandomAccessFile;
 use super::{Context, Report, order};
 use crate::progress;
 
-/// What is said of a table that is not there.
+/// The message for a missing table.
 const MISSING: &str = "missing: the MANIFEST names this table";
 
-/// Threads at most: beyond this the disk is the limit.
+/// Most threads: beyond this, the disk is the limit.
 const THREADS_MAX: usize = 16;
 
-/// A table of the MANIFEST and where it belongs.
+/// A table of the MANIFEST, and its place.
 struct Job<'a> {
     cf: &'a RecoveredCf,
     file: &'a Arc<FileMeta>,
 }
 
-/// What a table's own check came to.
+/// The result of a table's own check.
 type Outcome = (Option<Arc<Table>>, Vec<String>);
 
 /// Checks all tables, each alone and then together.
@@ -70,7 +70,7 @@ pub fn check(context: &Context<'_>, state: &RecoveredState, report: &mut Report)
         let named = named_now(context);
         for (job, (_, problems)) in jobs.iter().zip(&mut outcomes) {
             if named.as_ref().is_some_and(|named| !named.contains(&job.file.number())) {
-                // A compaction has replaced it while it was waiting to be checked.
+                // A compaction replaced it while it was waiting to be checked.
                 problems.retain(|p| !p.ends_with(MISSING));
             }
         }
@@ -82,7 +82,7 @@ pub fn check(context: &Context<'_>, state: &RecoveredState, report: &mut Report)
         }
         report.entries += table.as_ref().map_or(0, |t| t.properties().num_entries);
     }
-    // A damaged table is left out of what follows: its damage is reported already.
+    // Damaged tables are excluded from the next step; their damage was already reported.
     let sound: HashMap<u64, Arc<Table>> = jobs
         .iter()
         .zip(outcomes)
@@ -94,7 +94,7 @@ pub fn check(context: &Context<'_>, state: &RecoveredState, report: &mut Report)
     }
 }
 
-/// The tables that the MANIFEST names by now.
+/// The tables that the MANIFEST names now.
 fn named_now(context: &Context<'_>) -> Option<HashSet<u64>> {
     let fs = &**context.fs;
     let read = || {
@@ -102,7 +102,7 @@ fn named_now(context: &Context<'_>) -> Option<HashSet<u64>> {
         let manifest = filename::manifest(current_manifest(fs, context.dir)?);
         for_each_edit(fs, &context.dir.join(manifest), &mut |edit| {
             named.extend(edit.new_files.iter().map(|(_, f)| f.number));
-            // A table that changes its level leaves one and comes to the other in one edit.
+            // A table that changes its level is deleted from one and added to the other in a single edit.
             let gone = edit.deleted_files.iter().map(|(_, number)| *number);
             for number in gone.filter(|n| !edit.new_files.iter().any(|(_, f)| f.number == *n)) {
                 named.remove(&number);
@@ -114,7 +114,7 @@ fn named_now(context: &Context<'_>) -> Option<HashSet<u64>> {
     retry_while_files_vanish(fs, context.dir, read).ok()
 }
 
-/// A file of a table, or what is wrong with it; `problems` takes what does not keep it from being read.
+/// Opens a table's file, or returns the error. `problems` gets findings that do not prevent reading.
 fn open_file(
     context: &Context<'_>,
     file: TableFile,
@@ -146,7 +146,7 @@ fn check_one(context: &Context<'_>, job: &Job<'_>) -> Outcome {
         problems.extend(of_piece.iter().map(|problem| format!("{}: {problem}", filename::table(piece.number))));
     }
     if files.len() <= job.file.entry.pieces.len() {
-        return (None, problems); // without one of its files the table cannot be read
+        return (None, problems); // the table cannot be read if one of its files is missing
     }
     let table = match table_of_files(files, &job.cf.version.cmp, Some(job.file.entry.largest_seqno)) {
         Ok(table) => table,

@@ -12,14 +12,14 @@ use crate::error::{CliError, Result};
 pub fn check(context: &Context<'_>, numbers: &[u64], report: &mut Report) -> Result<()> {
     // Sequence number that should come next.
     let mut next: Option<u64> = None;
-    // A WAL ended inside a record: the one that follows must go on where it stopped.
+    // A WAL that ended inside a record: the next one must continue where it stopped.
     let mut cut: Option<String> = None;
     for &number in numbers {
         let name = filename::wal(number);
         let Some(path) = context.wal_dir.as_ref().map(|dir| dir.join(&name)) else { continue };
         let source = match context.fs.open_sequential(&path) {
             Ok(file) => LogSource::new(file),
-            // A writer has deleted it: what it held is in tables by now.
+            // A writer has deleted it: its data is now in tables.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
             Err(e) => {
                 report.problem(&name, format!("cannot be opened: {e}"));
@@ -78,7 +78,7 @@ pub fn check(context: &Context<'_>, numbers: &[u64], report: &mut Report) -> Res
                     kind: DamageKind::OldRecord { .. } | DamageKind::BadFragment { recycled: true },
                     ..
                 } => {
-                    // A reused file: what the earlier WAL left begins here.
+                    // A reused file: the earlier WAL's remains begin here.
                     cut = Some(name.clone());
                     break;
                 }
@@ -95,7 +95,7 @@ pub fn check(context: &Context<'_>, numbers: &[u64], report: &mut Report) -> Res
     Ok(())
 }
 
-/// Decodes a whole batch: its first sequence number and the one after its last.
+/// Decodes a whole batch; returns its first sequence number and the one after its last.
 fn decode(record: &[u8]) -> std::result::Result<(u64, u64), rockmill_format::FormatError> {
     let (first, batch) = batch::decode(record)?;
     let mut end = first;

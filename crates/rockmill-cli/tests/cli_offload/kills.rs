@@ -1,8 +1,8 @@
-//! `kill -9` of the worker and of the host at every step of a lease, and writes that arrive when it is over.
+//! `kill -9` of the worker and of the host at every step of a lease, and writes that arrive after its end.
 //!
-//! A proxy stands between both: it sees each message of the control channel, and each byte of the device's connections.
-//! A first run records what goes by. Then the job is done once for each of these points and each side: the proxy kills
-//! the side when it has what is recorded there, and before it hands it on.
+//! A proxy between both sees each message of the control channel, and each byte of the device's connections. A first
+//! run records this traffic. Then the job runs once for each recorded point and each side: the proxy kills the side
+//! when it has received that point's data, before it forwards it.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -25,16 +25,16 @@ const ACCEPTED: u8 = 5;
 const PROGRESS: u8 = 7;
 const DONE: u8 = 8;
 
-/// A place in the course of a job.
+/// A point in the course of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Point {
     /// The message of this kind.
     Message(u8),
-    /// So many bytes of the device's connections, both ways together.
+    /// This many bytes of the device's connections, in both directions together.
     Bytes(u64),
 }
 
-/// What goes by, and what is done about it.
+/// The traffic, and the action at a point.
 #[derive(Default)]
 struct Course {
     messages: Mutex<Vec<u8>>,
@@ -43,7 +43,7 @@ struct Course {
     /// Done once, at the point.
     act: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     acted: AtomicBool,
-    /// From the point on nothing is handed on, until it is let go.
+    /// From the point on, nothing is forwarded until this is released.
     holds: bool,
     let_go: AtomicBool,
 }
@@ -51,7 +51,7 @@ struct Course {
 impl Course {
     fn act(&self) {
         if let Some(act) = self.act.lock().expect("no panic").take() {
-            // Before it: whoever waits for the end of a process that this kills looks here then.
+            // Set before the action: a thread that waits for the end of the killed process reads it.
             self.acted.store(true, Ordering::Release);
             act();
         }
@@ -110,7 +110,7 @@ fn redirect(course: &Arc<Course>, body: &mut [u8]) {
     body[at..at + 2].copy_from_slice(&address.port().to_le_bytes());
 }
 
-/// Accepts for as long as the test runs.
+/// Accepts connections as long as the test runs.
 fn listen(act: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -118,7 +118,7 @@ fn listen(act: impl Fn(TcpStream) + Send + 'static) -> SocketAddr {
     address
 }
 
-/// Hands on what comes from one side; then both end.
+/// Forwards data from one side; then both end.
 fn pump(
     from: &TcpStream,
     to: &TcpStream,
@@ -127,14 +127,14 @@ fn pump(
     let [mine, theirs] = [from, to].map(|stream| stream.try_clone().expect("a descriptor"));
     let [from, to] = [from, to].map(|stream| stream.try_clone().expect("a descriptor"));
     thread::spawn(move || {
-        let _ = body(mine, theirs); // a side that is dead is what this is about
+        let _ = body(mine, theirs); // a dead side is expected here
         for stream in [from, to] {
             let _ = stream.shutdown(Shutdown::Both);
         }
     });
 }
 
-/// Where a host finds the worker with the proxy before it.
+/// The address of a proxy in front of the worker.
 fn proxy(worker: &str, course: &Arc<Course>) -> SocketAddr {
     let (worker, course) = (worker.to_owned(), Arc::clone(course));
     listen(move |host| {
@@ -161,7 +161,7 @@ fn proxy(worker: &str, course: &Arc<Course>) -> SocketAddr {
     })
 }
 
-/// A database with tables to compact, and what is in it. Each test has a copy of it.
+/// A database with tables to compact, and its contents. Each test gets a copy.
 struct Base {
     s: Sandbox,
     contents: String,
@@ -196,7 +196,7 @@ impl Base {
         }
     }
 
-    /// Nothing is lost, and after an opening nothing is there that is not the database's.
+    /// Checks that nothing is lost, and that after an open all files belong to the database.
     #[track_caller]
     fn check(&self, name: &str, what: &str) {
         self.s.ok(&["verify", name]);
@@ -226,7 +226,7 @@ fn compact(base: &Base, name: &str, workers: &str) -> Child {
         .expect("the command starts")
 }
 
-/// Waits without holding a process that somebody else is to kill. True if it succeeded.
+/// Waits for a process without holding the lock, so that another thread can kill it. True if it succeeded.
 fn ended(child: &Mutex<Option<Child>>) -> bool {
     for _ in 0..6000 {
         let status = child.lock().expect("no panic").as_mut().expect("it was started").try_wait();
@@ -240,7 +240,7 @@ fn ended(child: &Mutex<Option<Child>>) -> bool {
 
 type Victim = Arc<Mutex<Option<Child>>>;
 
-/// Kills a process, once it is there.
+/// Kills a process as soon as it exists.
 fn kills(victim: &Victim) -> Box<dyn FnOnce() + Send> {
     let victim = Arc::clone(victim);
     Box::new(move || {
@@ -254,7 +254,7 @@ fn kills(victim: &Victim) -> Box<dyn FnOnce() + Send> {
     })
 }
 
-/// What goes by in a job that nothing happens to: messages, and bytes of the device's connections.
+/// The traffic of an undisturbed job: messages, and bytes of the device's connections.
 fn recorded(base: &Base) -> (Vec<u8>, u64) {
     let worker = Worker::start(base.s.dir.path(), &[]);
     let course = Arc::new(Course::default());
@@ -267,7 +267,7 @@ fn recorded(base: &Base) -> (Vec<u8>, u64) {
     (messages, course.bytes.load(Ordering::Acquire))
 }
 
-/// The points of a job, by what was recorded of one.
+/// The points of a job, from a recorded one.
 fn points(messages: &[u8], bytes: u64) -> Vec<Point> {
     assert_eq!(messages, [HELLO, WELCOME, OFFER, ACCEPTED, DONE]);
     assert!(bytes > 500_000, "{bytes}");
@@ -295,7 +295,7 @@ fn a_worker_that_is_killed_at_any_step_costs_nothing_but_time() {
         assert!(course.acted.load(Ordering::Acquire), "{what}: it was not");
         assert!(!ended(&victim), "{what}: it lives");
         let said = log(&base.s, "db");
-        // One that had sent its result before is done.
+        // A worker that has already sent its result is done.
         let is_done = point == Point::Message(DONE);
         assert_eq!(said.contains("Done by worker"), is_done, "{what}: {said}");
         assert_eq!(said.contains("Not done by a worker, and done here"), !is_done, "{what}: {said}");
@@ -307,7 +307,7 @@ fn a_worker_that_is_killed_at_any_step_costs_nothing_but_time() {
 fn a_host_that_is_killed_at_any_step_loses_and_leaves_nothing() {
     let base = Base::new();
     let (messages, bytes) = recorded(&base);
-    // Two jobs at a time: were one not given up whose host died, there would soon be no room.
+    // Two jobs at a time: if jobs of dead hosts were not abandoned, there would soon be no room.
     let worker = Worker::start(base.s.dir.path(), &["--jobs", "2"]);
     for point in points(&messages, bytes) {
         let what = format!("the host was killed at {point:?}");
@@ -320,7 +320,7 @@ fn a_host_that_is_killed_at_any_step_loses_and_leaves_nothing() {
         assert!(!ended(&victim), "{what}: it lives");
         assert!(course.acted.load(Ordering::Acquire), "{what}: it was not");
         base.check("db", &what);
-        // The next host has the same job done by the same worker.
+        // The next host gets the same job done by the same worker.
         let next = Mutex::new(Some(compact(&base, "db", &worker.address)));
         assert!(ended(&next), "{what}: the next compaction failed");
         assert!(log(&base.s, "db").contains("Done by worker"), "{what}: {}", log(&base.s, "db"));
@@ -328,8 +328,8 @@ fn a_host_that_is_killed_at_any_step_loses_and_leaves_nothing() {
     }
 }
 
-/// Everything between both sides stands still from some point on. The host gives the job up and does it itself. What
-/// the worker had sent arrives then, when other files have taken the place of what it was for.
+/// From some point on, nothing is forwarded between both sides. The host abandons the job and does it itself. The
+/// worker's data arrives only afterwards, when other files have replaced its targets.
 #[test]
 fn what_arrives_when_the_lease_is_over_changes_nothing() {
     let base = Base::new();
@@ -360,7 +360,7 @@ fn what_arrives_when_the_lease_is_over_changes_nothing() {
         };
         let live = db.live_files().expect("its tables").len();
         while tables().len() != live {
-            thread::sleep(Duration::from_millis(5)); // what was replaced goes a little later
+            thread::sleep(Duration::from_millis(5)); // replaced files are deleted a little later
         }
         let before = tables();
         course.let_go.store(true, Ordering::Release);

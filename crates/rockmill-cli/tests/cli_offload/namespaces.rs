@@ -1,5 +1,4 @@
-//! Host and worker with a network of their own each: two namespaces and a link between them that is slow, is cut while
-//! a job runs, and comes back.
+//! Host and worker in separate network namespaces, with a slow link between them that is cut during a job and restored.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use super::*;
 const HOST: &str = "10.203.77.1";
 const WORKER: &str = "10.203.77.2";
 
-/// Two namespaces with a link. Gone with it, and with all processes in them.
+/// Two namespaces with a link. Dropping it removes them and all processes in them.
 struct Network {
     host: String,
     worker: String,
@@ -25,7 +24,7 @@ fn run(program: &str, args: &[&str]) -> Result<String, String> {
 }
 
 impl Network {
-    /// A link that takes so many bits a second each way, as `tc` spells it.
+    /// Creates a link with this rate in each direction, in `tc`'s notation.
     fn new(name: &str, rate: &str) -> Result<Self, Missing> {
         let id = std::process::id();
         let network = Self { host: format!("rm-{name}-h{id}"), worker: format!("rm-{name}-w{id}") };
@@ -49,9 +48,9 @@ impl Network {
         Ok(())
     }
 
-    /// Cuts the link, or joins it again. Neither side is told: connections that are open stay so.
+    /// Cuts or restores the link. Neither side is notified: open connections stay open.
     fn set_link(&self, up: bool) {
-        // The worker's end, so that the host sees no more of it than that nothing comes.
+        // The worker's end, so that the host only notices that nothing arrives.
         run("ip", &["-n", &self.worker, "link", "set", "link0", if up { "up" } else { "down" }]).expect("the link");
     }
 
@@ -88,7 +87,7 @@ impl Drop for Network {
     }
 }
 
-/// Compacts a database in the host's namespace, by the worker where it can.
+/// Compacts a database in the host's namespace, with the worker if possible.
 fn compact(network: &Network, dir: &Path, db: &str, worker: &str) -> Child {
     let args = ["compact", db, "--worker-input-min", "0", "--allow-unauthenticated-workers"];
     let mut command = network.rockmill(&network.host, dir, &args);
@@ -98,7 +97,7 @@ fn compact(network: &Network, dir: &Path, db: &str, worker: &str) -> Child {
 
 #[test]
 fn a_link_between_two_networks_is_cut_and_comes_back() {
-    // 1 MB a second: a job takes about a second, so that it can be cut in the middle.
+    // 1 MB per second: a job takes about a second, so it can be interrupted in the middle.
     let network = match Network::new("cut", "8mbit") {
         Ok(network) => network,
         Err(missing) => return rockmill_skip::skip("a_link_between_two_networks_is_cut_and_comes_back", &missing),
@@ -125,7 +124,7 @@ fn a_link_between_two_networks_is_cut_and_comes_back() {
     let job = network.bytes() - before;
     holds("over a link that works");
 
-    // Cut after a part of what a job brings; both sides have connections that nobody ends.
+    // Cut after a part of a job's traffic; both sides keep open connections.
     for part in [4, 2] {
         again();
         let before = network.bytes();
@@ -142,7 +141,7 @@ fn a_link_between_two_networks_is_cut_and_comes_back() {
         assert_eq!(count("Not done by a worker, and done here"), 1, "{}", log(&s, "db"));
         assert!(took < Duration::from_secs(40), "a worker that is silent for ten seconds has lost its job: {took:?}");
         holds("behind a cut");
-        // What the worker still had to send arrives, and finds nobody.
+        // The worker's remaining data arrives, and is ignored.
         network.set_link(true);
         std::thread::sleep(Duration::from_millis(1500));
         holds("after the link came back");

@@ -34,7 +34,7 @@ impl Sandbox {
         self.dir.path().join(name)
     }
 
-    /// Writes a file and gives its name.
+    /// Writes a file and returns its name.
     pub fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
         std::fs::write(self.path(name), contents).expect("the file is written");
         name.to_owned()
@@ -66,13 +66,13 @@ impl Sandbox {
         Done::new(args, output)
     }
 
-    /// Runs `rockmill`, which must succeed, and gives its standard output as text.
+    /// Runs `rockmill`, which must succeed, and returns its standard output as text.
     #[track_caller]
     pub fn ok(&self, args: &[&str]) -> String {
         self.run(args).ok()
     }
 
-    /// Runs `rockmill ... --json`, which must succeed, and gives the one value printed.
+    /// Runs `rockmill ... --json`, which must succeed, and returns the printed value.
     #[track_caller]
     pub fn json(&self, args: &[&str]) -> Value {
         let args = [args, &["--json"]].concat();
@@ -80,7 +80,7 @@ impl Sandbox {
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e}:\n{text}"))
     }
 
-    /// A database with `n` entries `key000000` to values of about 100 bytes, in tables and in a WAL.
+    /// A database with `n` entries from `key000000` on, with values of about 100 bytes, in tables and in a WAL.
     pub fn database(&self, name: &str, n: usize) {
         let mut text = String::new();
         for i in 0..n {
@@ -116,7 +116,7 @@ impl Done {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Must have succeeded, without a word on standard error.
+    /// Checks that it succeeded, with nothing on standard error.
     #[track_caller]
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}: {}{}", self.shown, self.stderr, self.text());
@@ -124,7 +124,7 @@ impl Done {
         self.text()
     }
 
-    /// Must have failed with this code and one `error:` line that has these words; never a panic.
+    /// Checks that it failed with this code and one `error:` line with these words, without a panic.
     #[track_caller]
     pub fn fails(self, code: i32, words: &[&str]) -> Self {
         assert_eq!(self.code, code, "{}: {}{}", self.shown, self.stderr, self.text());

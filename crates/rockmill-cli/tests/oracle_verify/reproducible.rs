@@ -1,9 +1,9 @@
-//! Reproducible compactions (`rockmill compact --reproducible`): over the databases that the repository keeps, over
-//! what Debian's RocksDB writes, and over random databases under random configurations, two runs and two engines write
-//! the same tables, to the byte and the number.
+//! Reproducible compactions (`rockmill compact --reproducible`): on the repository's databases, on databases of
+//! Debian's RocksDB, and on random databases with random configurations, two runs and two engines write identical
+//! tables with the same numbers.
 //!
-//! Each run takes a third of the fixtures. `ROCKMILL_SEED` repeats one. `ROCKMILL_REPRODUCIBLE=all` merges every
-//! fixture under every configuration of the list in which every two choices meet, on the disk, too: minutes.
+//! Each run uses a third of the fixtures. `ROCKMILL_SEED` repeats one. `ROCKMILL_REPRODUCIBLE=all` merges every fixture
+//! with every configuration of the list in which all pairs of choices occur, also on disk; this takes minutes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,9 +23,8 @@ use rockmill_stress::configuration::Configuration;
 
 use super::archive::{self, Case};
 
-/// A configuration to merge under. Not with a bound on the memory of memtables: flushes come when memory is short,
-/// which is not the same each time. And not with a MANIFEST that is begun anew after every few edits: it takes a number
-/// then.
+/// Makes a configuration repeatable. Without a limit on the memory of memtables, because flushes would then depend on
+/// timing. And without a MANIFEST that is replaced after a few edits, because each one uses a file number.
 fn repeatable(configuration: Configuration) -> Configuration {
     let with = |c: Configuration, axis, choice| c.with(axis, choice).expect("an axis of the list");
     with(with(configuration, "memory", "own"), "manifest", "large")
@@ -68,7 +67,7 @@ impl TestDir {
 
     fn files(&self, wanted: impl Fn(&str) -> bool) -> Files {
         let mut names = self.fs.list_dir(self.path()).expect("the database");
-        // Kept WALs have a folder of their own.
+        // Archived WALs are in their own directory.
         names.retain(|n| wanted(n) && n != "archive");
         let names = names.into_iter();
         names.map(|n| (n.clone(), self.fs.read_to_vec(&self.path().join(&n)).expect("a file"))).collect()
@@ -83,7 +82,7 @@ struct Subject {
     options: Box<dyn Fn(&str) -> Options>,
 }
 
-/// Compacts every column family of a copy, writes a little, and compacts again. Gives the tables.
+/// Compacts every column family of a copy, writes a little, and compacts again. Returns the tables.
 fn merge(subject: &Subject, place: &TestDir, engine: MergeEngine) -> Files {
     let title = &subject.title;
     for (name, bytes) in &subject.files {
@@ -117,13 +116,13 @@ fn merge(subject: &Subject, place: &TestDir, engine: MergeEngine) -> Files {
         }
     }
     let used = db.property_value(MERGE_ENGINE).expect("a property").unwrap_or_default();
-    // The kernel leaves some jobs to the others, and says so itself.
+    // The kernel engine leaves some jobs to the others, and reports that itself.
     assert!(used == engine.name() || engine == MergeEngine::Kernel, "{title}: {used} did the work");
     drop(db);
     place.files(|name| name.ends_with(".sst"))
 }
 
-/// All runs must give the same tables.
+/// Checks that all runs give the same tables.
 fn agree(subject: &Subject, on_disk: bool) {
     let first = merge(subject, &TestDir::in_memory(), MergeEngine::Pread);
     let mut others = vec![
@@ -152,9 +151,9 @@ fn agree(subject: &Subject, on_disk: bool) {
     }
 }
 
-/// True where the kernel merges; says so if not.
+/// True if the kernel can merge; otherwise reports the skip.
 fn has_kernel() -> bool {
-    // The pool is kept: programs are not loaded for each database.
+    // The pool is kept, so that programs are not loaded for each database.
     static POOL: OnceLock<(Arc<rockmill_kernel::Pool>, bool)> = OnceLock::new();
     let probe = || match probe_kernel_engine(KernelDriver::Run) {
         Ok(()) => true,
@@ -166,7 +165,7 @@ fn has_kernel() -> bool {
     POOL.get_or_init(|| (rockmill_kernel::Pool::shared(), probe())).1
 }
 
-/// True where there are rings; says so if not.
+/// True if rings are available; otherwise reports the skip.
 fn has_rings() -> bool {
     let probe = PosixFileSystem::default().batch_probe();
     if !probe.available {
@@ -228,7 +227,7 @@ fn fixtures_of_every_version_are_merged_to_the_same_bytes() {
     assert!(versions >= 12 && merged >= versions, "{merged} of {versions}");
 }
 
-/// A database with the marks of every kind of entry, left as background work left it, but for extra runs on top.
+/// A database with every kind of entry, in the state in which background work left it, plus extra runs on top.
 fn random_database(rng: &mut fastrand::Rng, configuration: &Configuration) -> Files {
     let place = TestDir::in_memory();
     let mut options = configuration.options();
@@ -256,7 +255,7 @@ fn random_database(rng: &mut fastrand::Rng, configuration: &Configuration) -> Fi
         }
     }
     drop((default, db));
-    // Nothing that the strategy would make of extra runs, and nobody who has to wait for it.
+    // So that the strategy does not merge extra runs, and no writer has to wait for that.
     options = Options::default();
     options.set_file_system(Arc::clone(&place.fs));
     options.set_merge_operator_object(Arc::new(StringAppendOperator::default()));
@@ -289,7 +288,7 @@ fn random_databases_are_merged_to_the_same_bytes() {
     writing.push(Configuration::default());
     for (i, written) in writing.iter().enumerate() {
         let files = random_database(&mut rng, written);
-        // Other options than it was written with: formats, sizes and compressions are the output's own.
+        // With other options than it was written with: formats, sizes and compressions are those of the output.
         let merged = repeatable(Configuration::random(&mut rng));
         let title = format!("written as {written}, merged as {merged}");
         let options = move |_: &str| {

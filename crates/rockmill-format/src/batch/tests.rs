@@ -1,8 +1,8 @@
-//! Tests of write batches: round trips, bad bytes, bytes of real RocksDB.
+//! Tests of write batches: round trips, damaged bytes, bytes written by RocksDB.
 
 use super::*;
 
-/// A record with owned bytes, so that random batches can be kept beside their encoding.
+/// A record with owned bytes, so that random batches can be compared with their decoded form.
 #[derive(Debug, Clone)]
 struct Owned(u8, u32, Vec<u8>, Vec<u8>);
 
@@ -64,7 +64,7 @@ fn random_batches_round_trip() {
         assert_eq!(seq, seed * 1000);
         assert_eq!(records.promised(), batch.count());
         assert_eq!(records.map(|r| r.unwrap()).collect::<Vec<_>>(), expected);
-        // Column family 0 takes the short form, others the long one.
+        // Column family 0 uses the short record types, others the long ones.
         for r in &expected {
             let mut single = BatchRep::default();
             single.push(*r);
@@ -103,7 +103,7 @@ fn every_truncation_is_an_error() {
         for cut in 0..bytes.len() {
             match decode(&bytes[..cut]) {
                 Err(_) => assert!(cut < HEADER_LEN),
-                // Records that do not count may be cut off unseen; all others make the count wrong.
+                // Cutting off records that do not count goes unnoticed; cutting off any other makes the count wrong.
                 Ok((_, iter)) => {
                     let got: Result<Vec<_>> = iter.collect();
                     let lost_counted = |n: usize| records[n..].iter().any(|r| r.record().counts());

@@ -11,14 +11,14 @@ use crate::key_buffer::copy_short;
 pub struct BlockBuilderOptions {
     /// Entries between two restart points; at least 1.
     pub restart_interval: usize,
-    /// Store only the part of a key that differs from the one before.
+    /// Store only the part of a key that differs from the previous key.
     pub delta_encoding: bool,
-    /// Index blocks of format_version 4 and newer: between restart points a handle is stored as its size's change.
+    /// Index blocks of format_version 4 and newer: between restart points, store only the change of a handle's size.
     pub value_delta_encoding: bool,
     /// Entries per hash bucket of the data block hash index; `None` writes none. Keys are then internal keys.
     pub hash_index_util_ratio: Option<f64>,
-    /// Keep values in a section of their own behind the keys. Only RocksDB 11 and newer read such a block, and only
-    /// in tables whose `rocksdb.data.block.restart.interval` property is this block's restart interval.
+    /// Store values in a separate section after the keys. Only RocksDB 11 and newer read such a block, and only in
+    /// tables whose `rocksdb.data.block.restart.interval` property is this block's restart interval.
     pub separate_values: bool,
 }
 
@@ -35,14 +35,13 @@ impl Default for BlockBuilderOptions {
     }
 }
 
-/// Builds one block after another, keeping its memory.
+/// Builds blocks one after another and reuses its memory.
 pub struct BlockBuilder {
     options: BlockBuilderOptions,
-    /// The first `used` bytes are the block's, the others mean nothing: so an entry is written with one look at the
-    /// size.
+    /// The first `used` bytes are the block, the rest is scratch: one check of the size is enough for each entry.
     buffer: Vec<u8>,
     used: usize,
-    /// Used only when values stand apart.
+    /// Used only if values are stored separately.
     values: Vec<u8>,
     restarts: Vec<u32>,
     /// Entries since the last restart point.
@@ -69,8 +68,8 @@ impl BlockBuilder {
         }
     }
 
-    /// Appends an entry; keys come in order. `delta_value` replaces `value` between restart points when
-    /// `value_delta_encoding` is on; without one the entry stores its whole key and value there too.
+    /// Appends an entry; keys must be in order. With `value_delta_encoding`, `delta_value` replaces `value` between
+    /// restart points; an entry without a `delta_value` stores its whole key and value even there.
     pub fn add(&mut self, key: &[u8], value: &[u8], delta_value: Option<&[u8]>) {
         let common = shared_prefix_len(&self.last_key, key);
         let shared = if self.counter < self.options.restart_interval
@@ -83,14 +82,14 @@ impl BlockBuilder {
         };
         self.add_shared(key, shared, value, delta_value);
         if self.options.delta_encoding {
-            // Keeping the shared prefix in place saves most of the copy.
+            // Keeping the shared prefix in place avoids most of the copy.
             self.last_key.truncate(common);
             self.last_key.extend_from_slice(&key[common..]);
         }
     }
 
-    /// Appends an entry to a data block whose caller knows how many bytes `common` the key has in common with the one
-    /// before. A block takes either this or [`Self::add`].
+    /// Appends an entry to a data block whose caller knows that the key shares its first `common` bytes with the
+    /// previous key. A block is built either with this method or with [`Self::add`].
     #[inline]
     pub fn add_after(&mut self, key: &[u8], common: usize, value: &[u8]) {
         let shared = if self.counter < self.options.restart_interval && self.used > 0 { common } else { 0 };
@@ -117,7 +116,7 @@ impl BlockBuilder {
         self.counter += 1;
     }
 
-    /// Writes an entry of a data block whose lengths take one, one and at most two bytes.
+    /// Writes an entry of a data block whose lengths need one, one and at most two bytes.
     #[inline(always)]
     fn put_short(&mut self, shared: usize, unshared: &[u8], value: &[u8]) {
         let most = self.used + 4 + unshared.len() + value.len();
@@ -153,13 +152,13 @@ impl BlockBuilder {
             coding::put_varint32(&mut self.buffer, self.values.len() as u32);
         }
         self.buffer.extend_from_slice(unshared);
-        // A reader takes `shared > 0` as the sign of a delta value.
+        // Readers interpret `shared > 0` as the mark of a delta value.
         let stored = if shared != 0 && delta { delta_value.unwrap_or(value) } else { value };
         if separate { &mut self.values } else { &mut self.buffer }.extend_from_slice(stored);
         self.used = self.buffer.len();
     }
 
-    /// Completes the block and gives its bytes; `reset` before the next use.
+    /// Completes the block and returns its bytes; call `reset` before the next use.
     pub fn finish(&mut self) -> &[u8] {
         if self.finished {
             return &self.buffer[..self.used];
@@ -200,7 +199,7 @@ impl BlockBuilder {
         &self.buffer
     }
 
-    /// Starts an empty block, keeping the memory.
+    /// Starts an empty block and keeps the memory.
     pub fn reset(&mut self) {
         self.used = 0;
         self.values.clear();
@@ -213,7 +212,7 @@ impl BlockBuilder {
         }
     }
 
-    /// Size in bytes if finished now.
+    /// The block's size in bytes if it were finished now.
     #[inline]
     pub fn current_size_estimate(&self) -> usize {
         if self.finished {
@@ -224,8 +223,9 @@ impl BlockBuilder {
         entries + self.hash_index.as_ref().map_or(0, HashIndexBuilder::size_estimate)
     }
 
-    /// Size in bytes if an entry of these lengths were added and the block finished. RocksDB's estimate, which takes
-    /// no key prefix as shared: it decides where blocks end, so tables are only equal if it is the same.
+    /// The block's size in bytes if an entry of these lengths were added and the block finished. This is RocksDB's
+    /// estimate, which assumes that no key prefix is shared. It decides where blocks end, so tables are identical only
+    /// if it is the same.
     pub fn estimate_size_after(&self, key_len: usize, value_len: usize) -> usize {
         let restarts = self.counter >= self.options.restart_interval;
         let whole_value = !self.options.value_delta_encoding || restarts;
@@ -244,7 +244,7 @@ impl BlockBuilder {
         size
     }
 
-    /// True when nothing was added since the last reset.
+    /// True if nothing was added since the last reset.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }

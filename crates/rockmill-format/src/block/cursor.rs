@@ -1,13 +1,13 @@
 //! Reading a block (RocksDB `table/block_based/block.cc`).
 //!
 //! Steps of a seek:
-//! 1. Binary search over the restart points, comparing their keys where they stand in the block: restart keys are
-//!    stored whole.
-//! 2. From the last restart point at or before the target, decode entries one by one until one is not before it.
+//! 1. Binary search over the restart points, comparing their keys in place: restart keys are stored whole.
+//! 2. From the last restart point at or before the target, decode entries one by one up to the first that is not before
+//!    the target.
 //!
 //! Invariants: when `valid`, `key`, `value` and (in an index) `handle` are those of the entry at `current`, `next` is
-//! the offset just behind it, and all three ranges lie inside the block that was passed in. Offsets only ever come
-//! from the block and are checked before use, so damaged bytes give an error and never a panic.
+//! the offset just after it, and all three ranges lie inside the block that was passed in. Offsets come from the block
+//! and are checked before use, so damaged bytes cause an error and never a panic.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -20,42 +20,42 @@ use crate::error::{FormatError, Result};
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use crate::key::{self, SequenceNumber, TAG_LEN, ValueType};
 
-/// A position in one block. It owns only the current key; the block's bytes are passed to each call and must be the
-/// same ones (a read buffer, a cached block), so that no block is copied to be read.
+/// A position in one block. It owns only the current key. Every call takes the block's bytes (a read buffer, a cached
+/// block), always the same ones, so that reading needs no copy of the block.
 #[derive(Debug, Clone)]
 pub struct BlockCursor {
     layout: BlockLayout,
     kind: BlockKind,
     /// The current key; with a global sequence number, its tag is already replaced.
     key: Vec<u8>,
-    /// The tag as stored, while `key` shows another one: the next key is encoded against it.
+    /// The tag as stored, if `key` has another one: the next key is encoded relative to the stored one.
     stored_tag: u64,
     value: (u32, u32),
-    /// First internal key of the block that `handle` points to, where the index has it.
+    /// First internal key of the block that `handle` points to, if the index has it.
     first_key: (u32, u32),
     handle: BlockHandle,
     current: u32,
     next: u32,
-    /// Restart interval of `current`. Kept up to date only where values stand apart, which needs it.
+    /// Restart interval of `current`. Maintained only for separate values, which need it.
     restart: u32,
     valid: bool,
     previous: PreviousEntries,
 }
 
-/// The entries of one restart interval up to some entry, so that stepping back does not decode them again.
+/// The entries of a restart interval up to a certain entry, so that stepping back does not decode them again.
 ///
-/// Keys are saved whole until they take [`WHOLE_KEYS_MAX`] bytes. Then what a key shares with the next one is left
-/// out: that is still at hand when the cursor steps back from there. What remains takes no more than the block, where
-/// whole keys, each of which shares almost everything with the one before, could take thousands of times as much.
+/// Keys are saved whole until they take [`WHOLE_KEYS_MAX`] bytes. Then the prefix that a key shares with the next key
+/// is dropped: the cursor still has it when it steps back from the next key. The remaining bytes are at most as many as
+/// the block's. Whole keys, each nearly identical to its predecessor, could take thousands of times as much.
 #[derive(Debug, Clone, Default)]
 struct PreviousEntries {
     entries: Vec<PreviousEntry>,
     keys: Vec<u8>,
-    /// The keys of so many entries are shortened, up to here in `keys`.
+    /// The number of entries whose keys are shortened, and where they end in `keys`.
     shortened: (usize, usize),
 }
 
-/// Bytes of whole keys that are saved.
+/// Limit for the bytes of saved whole keys.
 const WHOLE_KEYS_MAX: usize = 1 << 20;
 
 impl PreviousEntries {
@@ -65,7 +65,7 @@ impl PreviousEntries {
         self.shortened = (0, 0);
     }
 
-    /// Leaves out of each whole key, but the last, what the next one begins with, too.
+    /// Drops from each whole key, except the last, the prefix that it shares with the next key.
     #[cold]
     fn shorten(&mut self) {
         let (first, mut at) = self.shortened;
@@ -92,9 +92,9 @@ struct PreviousEntry {
     current: u32,
     next: u32,
     restart: u32,
-    /// The key begins as the next entry's does, for so many bytes ...
+    /// Number of bytes that the key shares with the start of the next entry's key.
     kept: usize,
-    /// ... and goes on with these.
+    /// The rest of the key.
     key: (usize, usize),
     value: (u32, u32),
     first_key: (u32, u32),
@@ -103,7 +103,7 @@ struct PreviousEntry {
 }
 
 impl BlockCursor {
-    /// A cursor that is not yet on an entry.
+    /// A cursor that is not on an entry yet.
     pub fn new(layout: BlockLayout, kind: BlockKind) -> Self {
         Self {
             layout,
@@ -121,7 +121,7 @@ impl BlockCursor {
         }
     }
 
-    /// Re-targets the cursor to another block, keeping the key buffer's memory.
+    /// Moves the cursor to another block and keeps the key buffer's memory.
     #[inline]
     pub fn reset(&mut self, layout: BlockLayout, kind: BlockKind) {
         self.layout = layout;
@@ -131,7 +131,7 @@ impl BlockCursor {
         self.previous.entries.clear();
     }
 
-    /// True on an entry.
+    /// True if the cursor is on an entry.
     #[inline]
     pub fn valid(&self) -> bool {
         self.valid
@@ -149,7 +149,7 @@ impl BlockCursor {
         data.get(self.value_range()).unwrap_or(&[])
     }
 
-    /// The current value's place in `data`, for a caller that pins the block.
+    /// The current value's range in `data`, for a caller that pins the block.
     #[inline]
     pub fn value_range(&self) -> Range<usize> {
         self.value.0 as usize..self.value.1 as usize
@@ -167,8 +167,8 @@ impl BlockCursor {
         data.get(self.first_key.0 as usize..self.first_key.1 as usize).unwrap_or(&[])
     }
 
-    /// In a data block: true where the next entry has a user key of other bytes than the current one, or there is no
-    /// next entry in the block. False also where that cannot be told without moving.
+    /// In a data block: true if the next entry's user key has different bytes from the current one's, or there is no
+    /// next entry in the block. Also false if the answer is not known without moving.
     pub fn next_has_other_user_key(&self, data: &[u8]) -> bool {
         let Some(keys) = data.get(..self.layout.keys_end as usize) else { return false };
         if self.layout.separated {
@@ -183,7 +183,7 @@ impl BlockCursor {
         if shared + unshared != self.key.len() {
             return true;
         }
-        // The first byte that is not shared says it nearly always.
+        // The first byte that is not shared nearly always decides.
         if shared < user_len && keys.get(key_at) != self.key.get(shared) {
             return true;
         }
@@ -191,13 +191,13 @@ impl BlockCursor {
         shared < user_len && rest != self.key.get(shared..user_len)
     }
 
-    /// To the first entry.
+    /// Moves to the first entry.
     pub fn seek_to_first(&mut self, data: &[u8]) -> Result<()> {
         self.go_to_restart(data, 0)?;
         self.step(data)
     }
 
-    /// To the last entry.
+    /// Moves to the last entry.
     pub fn seek_to_last(&mut self, data: &[u8]) -> Result<()> {
         let last = self.layout.num_restarts.saturating_sub(1);
         self.go_to_restart(data, last)?;
@@ -208,19 +208,19 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// To the first entry at or after `target` (an encoded internal key; bytewise for `Meta`). For an index with
+    /// Moves to the first entry at or after `target` (an encoded internal key; bytewise for `Meta`). For an index with
     /// `user_keys`, the entry's user key is compared with the target's.
     #[inline]
     pub fn seek(&mut self, data: &[u8], target: &[u8], cmp: &InternalKeyComparator) -> Result<()> {
-        // One copy of the search per order keeps the comparison inline.
+        // A separate copy of the search for each order keeps the comparison inline.
         match self.kind {
             BlockKind::Data { global_seqno: None } if cmp.is_hash_range() => self.seek_by_search_key(data, target),
             BlockKind::Data { global_seqno: None } | BlockKind::Index { user_keys: false, .. } => {
                 self.seek_by(data, |k| cmp.compare(k, target))
             }
             BlockKind::Data { global_seqno: Some(seqno) } => {
-                // Keys in the block still have the stored tag, the cursor's own key has the new one: replacing it
-                // twice changes nothing.
+                // Keys in the block have the stored tag, the cursor's own key has the new one: replacing it twice
+                // changes nothing.
                 self.seek_by(data, |k| compare_with_seqno(k, seqno, target, cmp))
             }
             BlockKind::Index { user_keys: true, .. } => {
@@ -237,7 +237,7 @@ impl BlockCursor {
         self.seek_by(data, |k| InternalKeyComparator::compare_with_search_key(k, target, known))
     }
 
-    /// To the last entry at or before `target`.
+    /// Moves to the last entry at or before `target`.
     pub fn seek_for_prev(&mut self, data: &[u8], target: &[u8], cmp: &InternalKeyComparator) -> Result<()> {
         self.seek(data, target, cmp)?;
         if !self.valid {
@@ -249,11 +249,11 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// Point lookup in a data block: like `seek`, but may use the hash index, where keys of different bytes are never
+    /// Point lookup in a data block: like `seek`, but may use the hash index if keys with different bytes are never
     /// equal.
     ///
-    /// `false`: no entry at or after `target` with its user key is in this block or a later one (then the cursor is
-    /// not valid). `true`: the cursor is where `seek` would put it; when it is past the last entry, the key may still
+    /// `false`: no entry at or after `target` with its user key is in this block or a later one (then the cursor is not
+    /// valid). `true`: the cursor is where `seek` would move it; if that is past the last entry, the key may still
     /// start the next block.
     #[inline]
     pub fn seek_for_get(&mut self, data: &[u8], target: &[u8], cmp: &InternalKeyComparator) -> Result<bool> {
@@ -277,7 +277,7 @@ impl BlockCursor {
                 return Ok(true);
             }
             // Versions of the key may start the next block although this block's index separator is not before the
-            // target. Looking at the end of the last interval tells whether they can.
+            // target. The end of the last interval tells whether they can.
             hash_index::NO_ENTRY => self.layout.num_restarts.saturating_sub(1),
             restart => u32::from(restart),
         };
@@ -289,7 +289,7 @@ impl BlockCursor {
             _ => self.layout.keys_end,
         };
         self.go_to_restart(data, restart)?;
-        // The first entry behind the interval is looked at too, as `seek` may have to stop there.
+        // The first entry after the interval is checked too, as `seek` may have to stop there.
         loop {
             let last = self.next >= limit;
             self.step(data)?;
@@ -307,25 +307,25 @@ impl BlockCursor {
         use ValueType::*;
         match ValueType::from_u8(key::tag(&self.key) as u8) {
             Some(Value | Deletion | Merge | SingleDeletion | BlobIndex | WideColumnEntity | ValuePreferredSeqno) => {}
-            // RocksDB trusts the index only for these types.
+            // RocksDB uses the index only for these types.
             _ => self.seek(data, target, cmp)?,
         }
         Ok(true)
     }
 
-    /// To the next entry; past the last the cursor is no longer valid.
+    /// Moves to the next entry; after the last entry the cursor is not valid.
     #[inline]
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self, data: &[u8]) -> Result<()> {
         self.step(data)
     }
 
-    /// To the entry before; before the first the cursor is no longer valid.
+    /// Moves to the previous entry; before the first entry the cursor is not valid.
     pub fn prev(&mut self, data: &[u8]) -> Result<()> {
         if !self.valid {
             return Ok(());
         }
-        // The saved entries end with the current one, if it was reached by stepping back.
+        // The saved entries end with the current one if it was reached by stepping back.
         if self.previous.entries.last().is_some_and(|e| e.current == self.current) {
             self.previous.entries.pop();
             if let Some(entry) = self.previous.entries.last() {
@@ -376,7 +376,7 @@ impl BlockCursor {
         }
     }
 
-    /// Bytes that the cursor holds, about.
+    /// The cursor's memory in bytes, approximately.
     #[cfg(test)]
     pub(super) fn memory_usage(&self) -> usize {
         let saved = &self.previous;
@@ -397,7 +397,7 @@ impl BlockCursor {
         low.checked_sub(1)
     }
 
-    /// Makes the entry at a restart point the next one to be decoded.
+    /// Makes the entry at a restart point the next one to decode.
     #[inline]
     fn go_to_restart(&mut self, data: &[u8], restart: u32) -> Result<()> {
         self.valid = false;
@@ -440,7 +440,7 @@ impl BlockCursor {
         }
     }
 
-    /// An entry whose value length is stored.
+    /// Decodes an entry whose value length is stored.
     #[inline(always)]
     fn step_plain(&mut self, data: &[u8], keys: &[u8], pos: usize, header: Header) -> Result<()> {
         let Header { shared, unshared, value_len, mut key_at } = header;
@@ -466,7 +466,7 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// An entry whose value is in the values section.
+    /// Decodes an entry whose value is in the values section.
     #[inline(never)]
     fn step_separated(&mut self, data: &[u8], keys: &[u8], pos: usize, header: Header) -> Result<()> {
         let Header { shared, unshared, value_len, mut key_at } = header;
@@ -488,8 +488,8 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// Where the value of the entry at `pos` starts, in a block with values apart. At a restart point this reads one
-    /// more varint behind the header and moves `key_at` past it.
+    /// Where the value of the entry at `pos` starts, in a block with separate values. At a restart point this reads one
+    /// more varint after the header and moves `key_at` past it.
     fn separated_value_start(&mut self, data: &[u8], keys: &[u8], pos: usize, key_at: &mut usize) -> Option<usize> {
         let first = self.layout.restart_point(data, self.restart) == Some(pos as u32);
         let at_restart = first || {
@@ -506,7 +506,7 @@ impl BlockCursor {
         Some(self.layout.keys_end as usize + offset as usize)
     }
 
-    /// An entry of a data block whose stored sequence numbers are replaced.
+    /// Decodes an entry of a data block whose stored sequence numbers are replaced.
     #[inline(never)]
     fn step_with_seqno(&mut self, data: &[u8], keys: &[u8], pos: usize, seqno: SequenceNumber) -> Result<()> {
         if let Some(tag) = self.key.last_chunk_mut::<TAG_LEN>() {
@@ -520,12 +520,13 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// An entry of an index block: decodes the handle too.
+    /// Decodes an entry of an index block, including the handle.
     #[inline(never)]
     fn step_index(&mut self, data: &[u8], keys: &[u8], pos: usize, value_delta: bool, first_key: bool) -> Result<()> {
         let Some(header) = entry::header(keys, pos, value_delta) else { return Err(self.damaged(pos)) };
         self.step_plain(data, keys, pos, header)?;
-        // Where the value's end is not stored it is the end of what may be a value, and found out by decoding.
+        // If the length of the value is not stored, decoding the value finds its end; until then the limit is the end
+        // of the bytes that can hold a value.
         let start = self.value.0 as usize;
         let end = match (value_delta, self.layout.separated) {
             (false, _) => self.value.1 as usize,
@@ -556,7 +557,7 @@ impl BlockCursor {
         Ok(())
     }
 
-    /// The current key against `target`, in the block's order.
+    /// Compares the current key with `target`, in the block's order.
     #[inline]
     fn compare(&self, target: &[u8], cmp: &InternalKeyComparator) -> Ordering {
         match self.kind {
@@ -566,7 +567,7 @@ impl BlockCursor {
         }
     }
 
-    /// The search itself. `order` says how a key of the block stands to the target.
+    /// The search itself. `order` compares a key of the block with the target.
     #[inline(always)]
     fn seek_by(&mut self, data: &[u8], order: impl Fn(&[u8]) -> Ordering) -> Result<()> {
         let Some(keys) = data.get(..self.layout.keys_end as usize) else {
@@ -576,7 +577,7 @@ impl BlockCursor {
             self.valid = false;
             return Ok(());
         }
-        // Restart keys before `low` are before the target, those from `high` on are not.
+        // Restart keys before `low` are before the target; those from `high` on are not.
         let (mut low, mut high) = (0, self.layout.num_restarts);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -586,13 +587,13 @@ impl BlockCursor {
                 high = middle;
             }
         }
-        // The target may be inside the interval before `low`; in the first interval only from its first key on.
+        // The target may be inside the interval before `low`; in the first interval, only at or after its first key.
         self.go_to_restart(data, low.saturating_sub(1))?;
         self.step(data)?;
         if low == 0 {
             return Ok(());
         }
-        // The key at restart point `low` is not before the target: reaching it ends the walk without a comparison.
+        // The key at restart point `low` is not before the target: a walk that reaches it ends without a comparison.
         let stop = if low < self.layout.num_restarts { self.layout.restart_point(data, low) } else { None };
         loop {
             self.step(data)?;
@@ -629,7 +630,7 @@ impl BlockCursor {
     }
 }
 
-/// An index value's handle and its length in bytes. A delta is the change of size since `previous`.
+/// Decodes an index value: the handle and its length in bytes. A delta is the change of size since `previous`.
 #[inline]
 fn decode_handle(stored: &[u8], delta: bool, previous: &BlockHandle) -> Option<(BlockHandle, usize)> {
     if delta {
@@ -644,7 +645,7 @@ fn decode_handle(stored: &[u8], delta: bool, previous: &BlockHandle) -> Option<(
     Some((BlockHandle { offset, size }, n + m))
 }
 
-/// `cmp.compare`, with the sequence number of `k` read as `seqno`.
+/// `cmp.compare` with `seqno` in place of the sequence number of `k`.
 #[inline]
 fn compare_with_seqno(k: &[u8], seqno: SequenceNumber, target: &[u8], cmp: &InternalKeyComparator) -> Ordering {
     let tag = (seqno << 8) | (key::tag(k) & 0xff);

@@ -49,16 +49,16 @@ pub struct BlockEntries {
     by_cursor: bool,
     /// Nothing of the block was decoded yet.
     fresh: bool,
-    /// Offset of the first entry behind the batch.
+    /// Offset of the first entry after the batch.
     next: u32,
-    /// Found behind the batch.
+    /// An error found after the batch.
     error: Option<FormatError>,
-    /// Length of the key before the batch, which stands at the beginning of `keys`; 0 where there is none.
+    /// Length of the key before the batch, which is at the start of `keys`; 0 if there is none.
     before: usize,
     entries: Vec<Entry>,
-    /// Keys of the batch, and behind them bytes that mean nothing.
+    /// Keys of the batch, followed by unused bytes.
     keys: Vec<u8>,
-    /// Where in user keys prefixes begin; `None` where they are not wanted.
+    /// Where prefixes start in user keys; `None` if they are not wanted.
     skip: Option<usize>,
 }
 
@@ -118,8 +118,8 @@ impl BlockEntries {
         self.keys.get(e.key as usize..(e.key + e.key_len) as usize).unwrap_or(&[])
     }
 
-    /// Eight bytes of the user key of entry `i`, as a number that orders as the user keys do (equal numbers say
-    /// nothing); 0 where they are not wanted.
+    /// Eight bytes of the user key of entry `i`, as a number with the order of the user keys (equal numbers tell
+    /// nothing); 0 if they are not wanted.
     #[inline]
     pub fn prefix(&self, i: usize) -> u64 {
         self.entries.get(i).map_or(0, |e| e.prefix)
@@ -142,7 +142,7 @@ impl BlockEntries {
         if self.by_cursor {
             return self.fill_by_cursor(data);
         }
-        // The last key goes to the front: the next one is stored as its difference.
+        // The last key moves to the front: the next one is stored as a difference to it.
         let last = self.entries.last().map_or(0..0, |e| e.key as usize..(e.key + e.key_len) as usize);
         self.before = last.len();
         self.keys.copy_within(last, 0);
@@ -150,9 +150,9 @@ impl BlockEntries {
         self.decode(data, (0, self.before), ENTRIES_MAX, KEY_BYTES_MAX)
     }
 
-    /// Decodes the rest of the block behind the batch, which is its first, into the batch. True when the batch then
-    /// holds all of the block; false where it is too large for that, where it is damaged (the next call of
-    /// [`Self::fill`] says so), and for the kinds of blocks that few tables have.
+    /// Decodes the rest of the block after the first batch into the same batch. True if the batch then holds the whole
+    /// block. False if the block is too large, if it is damaged (the next call of [`Self::fill`] returns the error), or
+    /// if it is of a rare kind.
     pub fn fill_whole(&mut self, data: &[u8]) -> bool {
         let Some(last) = self.entries.last().filter(|_| !self.by_cursor && self.error.is_none()) else { return false };
         let last = (last.key as usize, last.key_len as usize);
@@ -167,7 +167,7 @@ impl BlockEntries {
         self.keys.get(..self.before).unwrap_or(&[])
     }
 
-    /// Decodes entries behind the batch, up to these limits. The key before them has this place and length.
+    /// Decodes entries after the batch, up to these limits. The previous key has this position and length.
     #[inline(always)]
     fn decode(
         &mut self,
@@ -196,7 +196,7 @@ impl BlockEntries {
             if shared > previous_len || value_end > block.len() {
                 return self.damaged(DAMAGED, pos);
             }
-            // Room for whole chunks behind the key.
+            // Room for whole chunks after the key.
             if self.keys.len() < used + len + 2 * CHUNK {
                 self.keys.resize((used + len + 2 * CHUNK) * 2, 0);
             }
@@ -217,7 +217,7 @@ impl BlockEntries {
         Ok(!self.entries.is_empty())
     }
 
-    /// What is decoded comes first; damage at the beginning of a batch is an error.
+    /// The entries decoded so far are returned first; damage at the start of a batch is an error.
     #[cold]
     fn damaged(&mut self, what: &'static str, pos: usize) -> Result<bool> {
         self.fail(FormatError::corruption(what, pos as u64))
@@ -265,7 +265,7 @@ impl BlockEntries {
     }
 }
 
-/// The prefix of an internal key of `len` bytes at the beginning of `key`, which goes on behind it.
+/// The prefix of an internal key of `len` bytes at the start of `key`, which has more bytes after it.
 #[inline(always)]
 fn prefix(key: &[u8], len: usize, skip: Option<usize>) -> u64 {
     let Some(skip) = skip else { return 0 };
@@ -293,7 +293,7 @@ fn copy_inside(buffer: &mut [u8], from: usize, to: usize, len: usize) {
     }
 }
 
-/// Copies `len` bytes of `data` to the front of `buffer`, which has `CHUNK` more behind them.
+/// Copies `len` bytes of `data` to the start of `buffer`, which has `CHUNK` more bytes after them.
 #[inline(always)]
 fn copy_from(buffer: &mut [u8], data: &[u8], from: usize, len: usize) {
     if len <= CHUNK

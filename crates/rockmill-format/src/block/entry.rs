@@ -1,4 +1,4 @@
-//! Decoding one entry's header: the hottest few instructions of reads and compaction.
+//! Decoding an entry's header: the most frequently executed instructions of reads and compactions.
 
 use crate::coding;
 
@@ -7,14 +7,14 @@ use crate::coding;
 pub(super) struct Header {
     pub(super) shared: usize,
     pub(super) unshared: usize,
-    /// Zero where the block does not store it (`value_delta`).
+    /// Zero if the block does not store it (`value_delta`).
     pub(super) value_len: usize,
     /// Where the key bytes start in the block.
     pub(super) key_at: usize,
 }
 
-/// Decodes the header at `pos` of `keys`, the part of a block up to the end of its keys. `None` when it is damaged.
-/// The caller still has to check that the key bytes are inside `keys`.
+/// Decodes the header at `pos` of `keys`, the part of a block up to the end of its keys. `None` if it is damaged. The
+/// caller must still check that the key bytes are inside `keys`.
 #[inline(always)]
 pub(super) fn header(keys: &[u8], pos: usize, value_delta: bool) -> Option<Header> {
     if value_delta {

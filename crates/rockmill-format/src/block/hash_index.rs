@@ -4,7 +4,7 @@
 //! u8 bucket 0 … u8 bucket n-1, u16 n
 //! ```
 //!
-//! A bucket holds the number of the one restart interval that has keys of that hash, [`NO_ENTRY`] or [`COLLISION`].
+//! A bucket holds [`NO_ENTRY`], [`COLLISION`], or the number of the only restart interval that has keys with that hash.
 
 use crate::hash::block_index_hash;
 
@@ -12,16 +12,16 @@ use crate::hash::block_index_hash;
 pub(super) const NO_ENTRY: u8 = 255;
 /// Keys with this hash are in more than one restart interval.
 pub(super) const COLLISION: u8 = 254;
-/// Restart intervals are numbered in a byte, less the two marks.
+/// Largest number of a restart interval: the largest byte below the two marks.
 const RESTART_MAX: usize = 253;
-/// Blocks with an index are shorter than this, in bytes.
+/// Blocks with a hash index are shorter than this, in bytes.
 pub(super) const BLOCK_LEN_MAX: usize = 1 << 16;
 
 /// Collects the index of a block under construction.
 pub(super) struct HashIndexBuilder {
     buckets_per_key: f64,
     buckets_estimate: f64,
-    /// False once the block has more restart intervals than a byte can number.
+    /// False if the block has more restart intervals than one byte can identify.
     valid: bool,
     entries: Vec<(u32, u8)>,
 }
@@ -44,7 +44,7 @@ impl HashIndexBuilder {
         self.buckets_estimate += self.buckets_per_key;
     }
 
-    /// True when a block of `size` bytes, this index included, can have it.
+    /// True if a block of `size` bytes, including this index, can have it.
     pub(super) fn fits(&self, size: usize) -> bool {
         self.valid && size <= BLOCK_LEN_MAX
     }
@@ -53,7 +53,7 @@ impl HashIndexBuilder {
         if self.valid { 2 + usize::from(self.num_buckets()) } else { 0 }
     }
 
-    /// Odd, since the hash spreads badly over a power of two.
+    /// Odd, since the hash is distributed badly over a power of two.
     fn num_buckets(&self) -> u16 {
         (self.buckets_estimate as u64 as u16) | 1
     }
@@ -80,7 +80,7 @@ impl HashIndexBuilder {
     }
 }
 
-/// Where the buckets of a block are: (offset of the first, how many). `end` is where the index ends. `None` when the
+/// Finds the buckets of a block: (offset of the first, number of buckets). `end` is where the index ends. `None` if the
 /// index is damaged.
 pub(super) fn locate(data: &[u8], end: usize) -> Option<(u32, u16)> {
     if end >= BLOCK_LEN_MAX {
@@ -92,7 +92,7 @@ pub(super) fn locate(data: &[u8], end: usize) -> Option<(u32, u16)> {
     if count == 0 { None } else { Some((start as u32, count)) }
 }
 
-/// The bucket for `user_key`; [`COLLISION`], which means a search, when the place is not in `data`.
+/// The bucket for `user_key`; [`COLLISION`], which makes the caller search, if the bucket is outside `data`.
 #[inline]
 pub(super) fn lookup(data: &[u8], start: u32, buckets: u16, user_key: &[u8]) -> u8 {
     let bucket = block_index_hash(user_key) % u32::from(buckets.max(1));

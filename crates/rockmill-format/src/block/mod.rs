@@ -96,7 +96,7 @@ impl BlockLayout {
         Self { keys_end: 0, restarts: 0, num_restarts: 0, hash_index: None, separated: false, uniform: false }
     }
 
-    /// Reads the block's tail. Checks that the restart array lies inside the block.
+    /// Parses the block's tail. Checks that the restart array is inside the block.
     pub fn parse(data: &[u8]) -> Result<Self> {
         let len = u32::try_from(data.len()).map_err(|_| FormatError::corruption("block is larger than 4 GiB", 0))?;
         let short = || FormatError::corruption(format!("block of {len} bytes is too short for its tail"), 0);
@@ -150,7 +150,7 @@ impl BlockLayout {
         self.hash_index.is_some()
     }
 
-    /// True when the block's values stand in a section of their own.
+    /// True if the block's values are in a separate section.
     pub fn has_separated_values(&self) -> bool {
         self.separated
     }

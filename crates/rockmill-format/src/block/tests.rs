@@ -1,4 +1,4 @@
-//! Blocks written and read back, against a sorted vector; damage; the layouts no RocksDB here writes.
+//! Blocks written and read back, compared with a sorted vector; damage; layouts that no installed RocksDB writes.
 
 use super::*;
 use crate::comparator::{InternalKeyComparator, ReverseBytewiseComparator};
@@ -96,7 +96,7 @@ fn data_blocks_read_back_in_every_way() {
             let at = entries.partition_point(|e| cmp.compare(&e.0, &target) == Ordering::Less);
             c.seek(&data, &target, &cmp).unwrap();
             assert_eq!(current(&c, &data), expected(&entries, at));
-            // A walk to and fro from where the seek landed.
+            // Steps back and forth from the seek's result.
             let mut i = at;
             for _ in 0..12 {
                 if !c.valid() {
@@ -118,7 +118,7 @@ fn data_blocks_read_back_in_every_way() {
             let found = c.seek_for_get(&data, &target, &cmp).unwrap();
             let same_user = |e: &(Vec<u8>, Vec<u8>)| crate::key::user_key(&e.0) == crate::key::user_key(&target);
             if found {
-                // It may stop early on another user key; never behind the first match.
+                // It may stop early at another user key, but never after the first match.
                 match entries.get(at) {
                     Some(e) if same_user(e) => assert_eq!(current(&c, &data), expected(&entries, at)),
                     Some(_) => assert!(!layout.has_hash_index() || c.valid()),
@@ -137,7 +137,8 @@ fn a_global_sequence_number_replaces_every_stored_one() {
     let mut rng = fastrand::Rng::with_seed(8);
     let cmp = InternalKeyComparator::default();
     for interval in [1, 3, 16] {
-        // Ingested files hold sequence number zero. Keys that continue a tag's bytes share them with the key before.
+        // Ingested files have sequence number zero. Keys that continue with a tag's bytes share them with the previous
+        // key.
         let mut users: Vec<Vec<u8>> =
             (0..60).map(|_| (0..rng.usize(1..10)).map(|_| *rng.choice(&[0u8, 1, 2]).unwrap()).collect()).collect();
         users.sort();
@@ -191,7 +192,7 @@ fn index_blocks_of_every_shape() {
         let first = |u: &[u8]| InternalKey::new(u, 3, ValueType::Value).as_bytes().to_vec();
         for u in &users {
             let previous = handles.last().copied();
-            // Now and then a gap before a block, which a delta cannot express.
+            // Occasionally a gap before a block, which a delta cannot express.
             let gap = if rng.u32(0..8) == 0 { 100 } else { 0 };
             let handle = BlockHandle { offset: previous.map_or(0, |p| p.end()) + gap, size: rng.u64(0..100_000) };
             let mut key = u.clone();
@@ -332,7 +333,7 @@ fn damaged_blocks_never_panic_and_never_loop() {
             let _ = c.seek(&data, target, &cmp).and_then(|()| walk(&mut c, false));
             let _ = c.seek_for_prev(&data, target, &cmp).and_then(|()| walk(&mut c, true));
             let _ = c.seek_for_get(&data, target, &cmp).and_then(|_| walk(&mut c, true));
-            // The wrong block for the layout.
+            // A block that does not match the layout.
             let short = &data[..rng.usize(0..data.len())];
             let _ = c.seek_to_first(short);
             let _ = c.seek(short, target, &cmp);
@@ -342,7 +343,7 @@ fn damaged_blocks_never_panic_and_never_loop() {
 
 #[test]
 fn stepping_back_takes_memory_in_proportion_to_the_block() {
-    // Keys of up to 20,000 bytes, of which each shares all but a few with the one before; one restart interval.
+    // Keys of up to 20,000 bytes, each of which shares all but a few with its predecessor; one restart interval.
     let (cmp, mut user) = (InternalKeyComparator::default(), vec![b'k'; 20_000]);
     let mut entries: Entries = Vec::new();
     for i in 0..4_000u32 {
@@ -360,7 +361,7 @@ fn stepping_back_takes_memory_in_proportion_to_the_block() {
     for i in (0..entries.len()).rev() {
         assert!(current(&c, &data) == expected(&entries, i), "entry {i}");
         if i % 1_000 == 500 {
-            // There and back again.
+            // Forwards and back again.
             c.next(&data).unwrap();
             c.prev(&data).unwrap();
             assert!(current(&c, &data) == expected(&entries, i), "entry {i} again");

@@ -1,4 +1,4 @@
-//! Tests of version edits: round trips, bad bytes, MANIFEST records of real RocksDB.
+//! Tests of version edits: round trips, damaged bytes, MANIFEST records written by RocksDB.
 
 use super::*;
 use crate::key::ValueType;
@@ -14,7 +14,7 @@ fn random_key(rng: &mut fastrand::Rng) -> InternalKey {
     InternalKey::new(&random_bytes(rng, 30), rng.u64(0..1 << 56), t)
 }
 
-/// Any width of number is as likely as any other.
+/// All encoded lengths of numbers are equally likely.
 fn random_number(rng: &mut fastrand::Rng) -> u64 {
     rng.u64(..) >> rng.u32(0..64)
 }
@@ -122,7 +122,7 @@ fn truncations_and_changed_bytes_never_panic() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let bytes = random_edit(&mut rng).encode();
         for cut in 0..bytes.len() {
-            // A cut between fields leaves a smaller edit; whatever decodes must encode and decode to itself.
+            // A cut between fields leaves a smaller edit; whatever decodes must encode and decode to the same edit.
             if let Ok(edit) = VersionEdit::decode(&bytes[..cut]) {
                 assert_eq!(VersionEdit::decode(&edit.encode()).as_ref(), Ok(&edit), "seed {seed}, cut at {cut}");
             }
@@ -158,7 +158,7 @@ fn a_cut_inside_a_field_is_an_error() {
 
 #[test]
 fn unknown_tags() {
-    // Bit 13 set: skipped by its length.
+    // Bit 13 is set: readers skip the field by its length.
     let mut bytes = Vec::new();
     put_bytes(&mut bytes, tag::SAFE_TO_IGNORE + 500, b"from the future");
     put_number(&mut bytes, tag::LOG_NUMBER, Some(9));
@@ -196,7 +196,7 @@ fn unknown_custom_fields() {
     }
 }
 
-/// Written where there is one, and so that RocksDB, and an older Rockmill, must refuse it.
+/// It is written only if there is one, and in such a way that RocksDB and older versions of Rockmill must refuse it.
 #[test]
 fn an_extra_run_is_a_field_that_nobody_may_pass_over() {
     let with = |extra_run| {
@@ -235,8 +235,8 @@ fn pieces_are_a_field_that_nobody_may_pass_over() {
     assert_eq!((two.table_size(), file(&[(1, 9, 0), (2, u64::MAX, u64::MAX)]).table_size()), (4104, u64::MAX));
     assert_eq!([two.is_refused_by_rocksdb(), decode(&without).unwrap().is_refused_by_rocksdb()], [true, false]);
 
-    // The largest number of them, and one more; one named twice; the table's own file; more live than there is; none;
-    // parts of one.
+    // The largest allowed number, and one more; one table named twice; the table's own file; more live than there are;
+    // none; only some fields.
     let many = |n: u64| file(&(100..100 + n).map(|n| (n, 1, 1)).collect::<Vec<_>>());
     assert_eq!(decode(&encode(&many(PIECES_MAX as u64))).unwrap(), many(PIECES_MAX as u64));
     for (bad, why) in [
@@ -394,7 +394,7 @@ const MANIFEST_7_8: &str = "\
 ff7bdd254e00010211090003170403670014d007097801030000000000000978010300000000000003030505f98b81d80606\
 010007000807556e6b6e6f776e0c10c486dfc8080d9f6510cd57aa78a01d4201c80101";
 
-/// RocksDB before 10 writes the unknown whole-file checksum out; newer ones and Rockmill leave it away.
+/// RocksDB before version 10 writes the unknown whole-file checksum; newer versions and Rockmill omit it.
 const UNKNOWN_CHECKSUM_FIELDS: &[u8] = b"\x07\x00\x08\x07Unknown";
 
 fn edits(hex: &str) -> Vec<VersionEdit> {

@@ -1,24 +1,25 @@
 //! The cache-local Bloom filter of format_version 5 and newer (RocksDB `FastLocalBloom`, `util/bloom_impl.h`).
 //!
-//! The low half of a key's 64-bit hash picks a line of 64 bytes, the high half the bits in it: each probe takes the
-//! top nine bits and multiplies the hash by the golden ratio for the next. A lookup touches one cache line.
+//! The low half of a key's 64-bit hash selects a line of 64 bytes, and the high half selects the bits in it. Each probe
+//! takes the top nine bits, then multiplies the hash by the golden ratio for the next probe. A lookup touches one cache
+//! line.
 
 use super::METADATA_LEN;
 use crate::hash::hash64;
 
 const LINE: usize = 64;
-/// Largest raw filter, in bytes.
+/// Largest filter in bytes, without the metadata.
 const LEN_MAX: u64 = 0xffff_ffc0;
 const GOLDEN_RATIO: u32 = 0x9e37_79b9;
 
-/// Where the probes of `hash` are: the offset of the line among `lines`.
+/// The offset of the line, among `lines`, that has all the probes of `hash`.
 #[inline(always)]
 fn line_offset(hash: u64, lines: u32) -> usize {
-    // The range reduction by multiplication that RocksDB calls FastRange32.
+    // Range reduction by multiplication, which RocksDB calls FastRange32.
     ((u64::from(hash as u32) * u64::from(lines)) >> 32) as usize * LINE
 }
 
-/// A filter block of this layout.
+/// A filter block with this layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FastLocalBloom {
     lines: u32,
@@ -26,7 +27,7 @@ pub(super) struct FastLocalBloom {
 }
 
 impl FastLocalBloom {
-    /// `None` where RocksDB gives up on the filter: a feature of the future, or damage.
+    /// `None` if RocksDB would not use the filter: it is of a future version, or damaged.
     pub(super) fn parse(raw: &[u8], metadata: [u8; 4]) -> Option<Self> {
         let [implementation, line_and_probes, reserved @ ..] = metadata;
         let probes = line_and_probes & 31;
@@ -43,7 +44,7 @@ impl FastLocalBloom {
         };
         let mut h = (hash >> 32) as u32;
         for _ in 0..self.probes {
-            // Nine bits: byte in the line, then bit in the byte.
+            // Nine bits: the byte in the line, then the bit in the byte.
             if line[(h >> 26) as usize] & (1 << ((h >> 23) & 7)) == 0 {
                 return false;
             }
@@ -53,10 +54,10 @@ impl FastLocalBloom {
     }
 }
 
-/// Builds a Bloom filter in RocksDB's current layout (`FastLocalBloom`, format_version 5), bit for bit as RocksDB
-/// does without `optimize_filters_for_memory`.
+/// Builds a Bloom filter in RocksDB's current layout (`FastLocalBloom`, format_version 5), bit for bit like RocksDB
+/// without `optimize_filters_for_memory`.
 ///
-/// Keys are kept as hashes until the end, since the filter's size follows from their number.
+/// Keys are kept as hashes until the end, since their number determines the filter's size.
 pub struct BloomBuilder {
     millibits_per_key: u64,
     hashes: Vec<u64>,
@@ -64,25 +65,25 @@ pub struct BloomBuilder {
 }
 
 impl BloomBuilder {
-    /// `bits_per_key` as in RocksDB's `NewBloomFilterPolicy`: rounded to thousandths; below 0.5 means no filter, for
-    /// which this builds one that always answers "may match".
+    /// `bits_per_key` as in RocksDB's `NewBloomFilterPolicy`, rounded to thousandths. A value below 0.5 means no
+    /// filter; for it, this builds one that always answers "may match".
     pub fn new(bits_per_key: f64) -> Self {
         let bits = match bits_per_key {
             b if b < 0.5 => 0.0,
             b if b < 1.0 => 1.0,
             b if b < 100.0 => b,
-            _ => 100.0, // not a number too
+            _ => 100.0, // also not a number
         };
         Self { millibits_per_key: (bits * 1000.0 + 0.500001) as u64, hashes: Vec::new(), previous_prefix: None }
     }
 
-    /// Adds a user key (or prefix). Equal keys in a row count once.
+    /// Adds a user key (or prefix). Consecutive equal keys count once.
     #[inline]
     pub fn add_key(&mut self, key: &[u8]) {
         self.add_hash(hash64(key));
     }
 
-    /// Adds a key by its [`hash64`]. Equal keys in a row count once.
+    /// Adds a key by its [`hash64`]. Consecutive equal keys count once.
     #[inline]
     pub fn add_hash(&mut self, hash: u64) {
         if self.hashes.last() != Some(&hash) {
@@ -90,12 +91,12 @@ impl BloomBuilder {
         }
     }
 
-    /// Adds a user key and its prefix, for a filter of both. Equal prefixes in a row count once.
+    /// Adds a user key and its prefix, for a filter of both. Consecutive equal prefixes count once.
     pub fn add_key_and_prefix(&mut self, key: &[u8], prefix: &[u8]) {
         let (key, prefix) = (hash64(key), hash64(prefix));
         let previous_key = self.hashes.last().copied();
         let previous_prefix = self.previous_prefix;
-        // The prefix first, so that the last hash is always the last key's.
+        // The prefix comes first, so that the last hash is always the last key's.
         if Some(prefix) != previous_prefix && prefix != key && Some(prefix) != previous_key {
             self.hashes.push(prefix);
         }
@@ -105,7 +106,7 @@ impl BloomBuilder {
         }
     }
 
-    /// How many entries a filter block of `len` bytes has room for, at the wanted bits per key.
+    /// Number of entries for which a filter block of `len` bytes has room, at the requested bits per key.
     pub fn entries_in(&self, len: usize) -> usize {
         let raw = (len.saturating_sub(METADATA_LEN) as u64).min(LEN_MAX) / LINE as u64 * LINE as u64;
         (raw * 8000).checked_div(self.millibits_per_key).unwrap_or(0) as usize
@@ -116,13 +117,13 @@ impl BloomBuilder {
         self.hashes.len()
     }
 
-    /// Raw filter bytes for the keys added: whole lines.
+    /// Length of the filter for the keys added so far: whole lines.
     fn raw_len(&self) -> usize {
         let target = (self.hashes.len() as u64).saturating_mul(self.millibits_per_key).saturating_add(7999) / 8000;
         target.min(LEN_MAX).next_multiple_of(LINE as u64) as usize
     }
 
-    /// The filter block's contents, metadata included; empty when no key was added. The builder is empty afterwards.
+    /// The filter block's contents, including the metadata; empty if no key was added. The builder is empty afterwards.
     pub fn finish(&mut self) -> Vec<u8> {
         let len = self.raw_len();
         let hashes = std::mem::take(&mut self.hashes);
@@ -135,7 +136,7 @@ impl BloomBuilder {
         }
         let probes = choose_probes(self.millibits_per_key);
         let lines = (len / LINE) as u32;
-        // Words are quicker to set bits in than bytes.
+        // Setting bits in words is faster than in bytes.
         let mut bits = vec![[0u64; LINE / 8]; lines as usize];
         for &hash in &hashes {
             if let Some(line) = bits.get_mut(line_offset(hash, lines) / LINE) {
@@ -149,14 +150,14 @@ impl BloomBuilder {
         let mut filter = Vec::with_capacity(len + METADATA_LEN);
         filter.extend(bits.iter().flatten().flat_map(|word| word.to_le_bytes()));
         filter.extend_from_slice(&[255, 0, probes, 0, 0]);
-        // The hashes' memory serves the next filter.
+        // The next filter reuses the hashes' memory.
         self.hashes = hashes;
         self.hashes.clear();
         filter
     }
 }
 
-/// Probes for a number of bits per key: what RocksDB measured to be most accurate.
+/// The number of probes for a number of bits per key that RocksDB measured to be the most accurate.
 fn choose_probes(millibits_per_key: u64) -> u8 {
     const LIMITS: [u64; 12] = [2080, 3580, 5100, 6640, 8300, 10_070, 11_720, 14_001, 16_050, 18_300, 22_001, 25_501];
     match LIMITS.iter().position(|&limit| millibits_per_key <= limit) {

@@ -1,9 +1,9 @@
 //! The Bloom filter of format_version 4 and older (RocksDB `LegacyLocalityBloomImpl`, `util/bloom_impl.h`), read only.
 //!
-//! The 32-bit hash picks a cache line by remainder; probes step through it by the hash rotated by 17 bits. The line's
-//! size is that of the machine which wrote the table, and follows from the filter's length and number of lines.
+//! The 32-bit hash selects a cache line by remainder; probes step through it by the hash rotated by 17 bits. The line's
+//! size is that of the machine that wrote the table; the filter's length and number of lines determine it.
 
-/// A filter block of this layout.
+/// A filter block with this layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LegacyBloom {
     probes: u8,
@@ -12,12 +12,12 @@ pub(super) struct LegacyBloom {
 }
 
 impl LegacyBloom {
-    /// `None` where RocksDB gives up on the filter: no line size explains its length.
+    /// `None` if RocksDB would not use the filter: no line size explains its length.
     pub(super) fn parse(raw: &[u8], probes: u8, metadata: [u8; 4]) -> Option<Self> {
         let lines = u32::from_le_bytes(metadata);
         let len = u32::try_from(raw.len()).ok()?;
         let line = len.checked_div(lines)?;
-        // A line's bit addresses are taken from a 32-bit hash.
+        // A line's bit addresses come from a 32-bit hash.
         let fits = line.is_power_of_two() && line.checked_mul(lines) == Some(len) && line.ilog2() < 29;
         if fits { Some(Self { probes, lines, line_log2: line.ilog2() }) } else { None }
     }

@@ -1,6 +1,6 @@
 //! Full filters: RocksDB's cache-local Bloom filter (read and written), Ribbon and the legacy Bloom layout (read).
 //!
-//! A filter block is raw filter data and five bytes that say what it is:
+//! A filter block is filter data followed by five bytes that describe it:
 //!
 //! ```text
 //! raw data     as the layout has it
@@ -10,8 +10,8 @@
 //!              Ribbon: u8 seed, u24 number of blocks of 128 slots
 //! ```
 //!
-//! A block of five bytes or less has no keys. Every marker that is not known here answers "may match", as in RocksDB:
-//! a filter may be of no use, but never wrong. Source: `table/block_based/filter_policy.cc`.
+//! A block of at most five bytes has no keys. A filter with an unknown marker answers "may match", as in RocksDB: it
+//! may be useless, but never wrong. Source: `table/block_based/filter_policy.cc`.
 
 mod bloom;
 mod legacy;
@@ -22,10 +22,10 @@ pub use bloom::BloomBuilder;
 use crate::error::{FormatError, Result};
 use crate::hash::{hash64, legacy_bloom_hash};
 
-/// Bytes at the end of a filter block that say what it is.
+/// Number of bytes at the end of a filter block that describe it.
 const METADATA_LEN: usize = 5;
 
-/// What a filter block is; found once per block, then asked with the block's bytes.
+/// The layout of a filter block; parsed once per block, then queried together with the block's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FilterLayout {
     kind: Kind,
@@ -60,7 +60,7 @@ impl FilterLayout {
         Ok(Self { kind })
     }
 
-    /// False when the key is certainly not in the table. `data` is the block that was parsed.
+    /// False if the key is certainly not in the table. `data` is the block that was parsed.
     #[inline]
     pub fn may_match(&self, data: &[u8], key: &[u8]) -> bool {
         match self.kind {
@@ -69,7 +69,7 @@ impl FilterLayout {
         }
     }
 
-    /// Like [`Self::may_match`], for a caller that asks many filters about one key: `hash` is [`hash64`] of `key`.
+    /// Like [`Self::may_match`], for a caller that queries many filters for one key: `hash` is [`hash64`] of `key`.
     #[inline]
     pub fn may_match_hashed(&self, data: &[u8], key: &[u8], hash: u64) -> bool {
         match self.kind {
@@ -100,7 +100,7 @@ impl FilterLayout {
     }
 }
 
-/// A full filter block, ready to be asked.
+/// A full filter block, ready for queries.
 #[derive(Debug, Clone)]
 pub struct FilterReader {
     data: Vec<u8>,
@@ -108,25 +108,25 @@ pub struct FilterReader {
 }
 
 impl FilterReader {
-    /// Takes a filter block's contents. A layout that is not known answers `may_match` with true, as in RocksDB.
+    /// Takes a filter block's contents. For an unknown layout, `may_match` is always true, as in RocksDB.
     pub fn parse(data: Vec<u8>) -> Result<Self> {
         let layout = FilterLayout::parse(&data)?;
         Ok(Self { data, layout })
     }
 
-    /// False when the key is certainly not in the table.
+    /// False if the key is certainly not in the table.
     #[inline]
     pub fn may_match(&self, key: &[u8]) -> bool {
         self.layout.may_match(&self.data, key)
     }
 
-    /// Like [`Self::may_match`], for a caller that asks many filters about one key: `hash` is [`hash64`] of `key`.
+    /// Like [`Self::may_match`], for a caller that queries many filters for one key: `hash` is [`hash64`] of `key`.
     #[inline]
     pub fn may_match_hashed(&self, key: &[u8], hash: u64) -> bool {
         self.layout.may_match_hashed(&self.data, key, hash)
     }
 
-    /// True for a filter of no keys.
+    /// True for a filter without keys.
     pub fn is_empty(&self) -> bool {
         self.layout.kind == Kind::AlwaysFalse
     }

@@ -1,15 +1,16 @@
 //! The Ribbon filter (RocksDB `Standard128Ribbon`, `util/ribbon_impl.h`), read only. Paper: Dillinger, Walzer, "Ribbon
 //! filter: practically smaller than Bloom and Xor" (2021).
 //!
-//! A solved linear system over GF(2). A key's hash gives a start slot, 128 coefficients of which the first is one,
-//! and an expected result; the key matches when the coefficients times the solution from that slot on give the
-//! result. The solution is stored in segments of 16 bytes, each one column of one block of 128 slots: block after
-//! block, and in each block one segment per column. The first `upper_start` blocks have one column less.
+//! The filter is the solution of a linear system over GF(2). A key's hash determines a start slot, 128 coefficients
+//! (the first is one) and an expected result. The key matches if the product of the coefficients and the solution from
+//! that slot on is the result. The solution is stored block after block, in segments of 16 bytes. A segment is one
+//! column of one block of 128 slots, and each block has one segment per column. The first `upper_start` blocks have one
+//! column less.
 
-/// Slots of a block, which is also the number of coefficients.
+/// Slots of a block; also the number of coefficients.
 const BLOCK_SLOTS: u32 = 128;
 const SEGMENT: usize = 16;
-/// Results have so many bits.
+/// Maximum number of bits of a result.
 const COLUMNS_MAX: u32 = 32;
 
 const REHASH: u64 = 0x6193_d459_236a_3a0d;
@@ -18,7 +19,7 @@ const SEED_MIX_MASK: u64 = 0xf0f0_f0f0_f0f0_f0f0;
 const COEFFICIENT_FACTOR: u64 = 0xc28f_8282_2b65_0bed;
 const COEFFICIENT_XOR: u64 = 0xc367_844a_6e52_731d;
 
-/// A filter block of this layout.
+/// A filter block with this layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ribbon {
     seed: u32,
@@ -29,7 +30,7 @@ pub(super) struct Ribbon {
 }
 
 impl Ribbon {
-    /// `None` where RocksDB gives up on the filter.
+    /// `None` if RocksDB would not use the filter.
     pub(super) fn parse(raw: &[u8], metadata: [u8; 4]) -> Option<Self> {
         let [ordinal, blocks @ ..] = metadata;
         let blocks = u32::from_le_bytes([blocks[0], blocks[1], blocks[2], 0]);
@@ -43,7 +44,7 @@ impl Ribbon {
             columns = COLUMNS_MAX;
             upper_start = 0;
         }
-        // Seeds are numbered from zero; the number is spread over the bits before use.
+        // Seeds are numbered from zero; before use, the number is spread over the bits.
         let spread = u64::from(ordinal).wrapping_mul(SEED_FACTOR);
         let seed = (spread ^ ((spread & SEED_MIX_MASK) >> 4)) as u32;
         Some(Self { seed, starts: blocks * BLOCK_SLOTS - BLOCK_SLOTS + 1, columns, upper_start })
@@ -60,14 +61,14 @@ impl Ribbon {
         let a = hash.wrapping_mul(COEFFICIENT_FACTOR);
         let coefficients = (u128::from(a) << 64) ^ u128::from(a ^ COEFFICIENT_XOR) | 1;
         let expected = a.swap_bytes() as u32;
-        // The coefficients lie over this block and, unless they start at its first slot, over the next.
+        // The coefficients cover this block and, unless they start at its first slot, the next.
         let left = coefficients << bit;
         let right = if bit == 0 { 0 } else { coefficients >> (BLOCK_SLOTS - bit) };
         for i in 0..columns {
             let Some(here) = load(data, segment + i) else { return true };
             let mut row = here & left;
             if right != 0 {
-                // The next block's segments follow this one's; it has as many columns or one more.
+                // The next block's segments follow this block's; it has the same number of columns or one more.
                 let Some(next) = load(data, segment + columns + i) else { return true };
                 row ^= next & right;
             }

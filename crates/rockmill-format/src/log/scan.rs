@@ -1,4 +1,4 @@
-//! Finds whole fragments after damage, where nothing says any more where they begin.
+//! Finds whole fragments after damage, when their starts are no longer known.
 
 use super::{BLOCK_SIZE, HEADER_LEN, block_start, kind};
 use crate::checksum::{crc32c, unmask};

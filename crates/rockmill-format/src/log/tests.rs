@@ -1,4 +1,4 @@
-//! Tests of the log: round trips, every kind of damage, every recovery mode, files of real RocksDB.
+//! Tests of the log: round trips, every kind of damage, every recovery mode, files written by RocksDB.
 
 use super::*;
 use RecoveryMode::{AbsoluteConsistency, PointInTime, SkipAnyCorruptedRecords, TolerateCorruptedTailRecords};
@@ -16,12 +16,12 @@ fn encode(records: &[Vec<u8>], recyclable: bool) -> Vec<u8> {
     out
 }
 
-/// All events up to the end, with the records' contents. Fails if the reader does not come to an end.
+/// All events up to the end, with the records' contents. Fails if the reader does not reach the end.
 fn events(bytes: &[u8]) -> Vec<(LogEvent, Vec<u8>)> {
     let mut reader = LogReader::new(bytes, LOG);
     let mut all = Vec::new();
     let mut record = Vec::new();
-    // Each event but the last takes at least one header.
+    // Each event except the last takes at least one header.
     for _ in 0..bytes.len() / HEADER_LEN + 3 {
         let Ok(event) = reader.next_record(&mut record);
         let done = matches!(event, LogEvent::End { .. });
@@ -33,7 +33,7 @@ fn events(bytes: &[u8]) -> Vec<(LogEvent, Vec<u8>)> {
     panic!("the reader does not end: {all:?}");
 }
 
-/// What a store would recover: the records, and whether recovery fails, or stops with a hole.
+/// The result of a store's recovery: the records, and whether recovery fails or stops at a hole.
 fn recover(bytes: &[u8], mode: RecoveryMode) -> (Vec<Vec<u8>>, RecoveryAction) {
     let mut records = Vec::new();
     for (event, record) in events(bytes) {
@@ -106,7 +106,7 @@ fn block_ends_are_padded_with_zeros() {
                     assert!(bytes[BLOCK_SIZE - left..BLOCK_SIZE].iter().all(|b| *b == 0));
                     assert_eq!(bytes.len(), BLOCK_SIZE + header + 5);
                 }
-                // Room for a header alone: a first fragment without payload.
+                // Room only for a header: a first fragment without payload.
                 l if l == header => assert_eq!(bytes.len(), BLOCK_SIZE + header + 5),
                 _ => assert_eq!(bytes.len(), BLOCK_SIZE + header + 4),
             }
@@ -151,7 +151,7 @@ fn every_truncation_is_a_cut_tail_or_clean() {
                 assert_eq!(action, expected, "cut at {cut}, {mode:?}");
             }
             if clean {
-                // Nothing but whole records and padding.
+                // Only whole records and padding.
                 assert_eq!(recover(part, AbsoluteConsistency).0.len(), recover(part, SkipAnyCorruptedRecords).0.len());
             } else {
                 assert_eq!(kinds(part), [DamageKind::CutTail], "cut at {cut}");
@@ -175,7 +175,7 @@ fn bit_flips_never_invent_records() {
         }
         for mode in MODES {
             let (found, _) = recover(&bytes, mode);
-            // What is left are originals in their order.
+            // The remaining records are originals in their order.
             let mut originals = records.iter();
             for f in &found {
                 assert!(originals.any(|r| r == f), "seed {seed}, {mode:?}: a record that was never written");
@@ -191,7 +191,7 @@ fn random_bytes_end_and_do_not_panic() {
     for seed in 0..300 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let len = rng.usize(0..3 * BLOCK_SIZE);
-        // Small values make plausible types and lengths.
+        // Small values are plausible as types and lengths.
         let top = rng.choice([2u8, 12, 255]).unwrap_or(255);
         let bytes: Vec<u8> = std::iter::repeat_with(|| rng.u8(0..=top)).take(len).collect();
         assert!(recover(&bytes, SkipAnyCorruptedRecords).0.is_empty(), "seed {seed}");
@@ -207,14 +207,14 @@ fn zeros_allocated_ahead_are_a_clean_end() {
             let mut padded = bytes.clone();
             padded.resize(bytes.len() + zeros, 0);
             for mode in MODES {
-                // A last block of less than a header is what RocksDB calls a truncated header.
+                // RocksDB calls a last block shorter than a header a truncated header.
                 if (padded.len() % BLOCK_SIZE) >= HEADER_LEN {
                     let expected = (records.clone(), RecoveryAction::Stop { hole: false });
                     assert_eq!(recover(&padded, mode), expected, "{zeros} {mode:?}");
                 }
             }
         }
-        // A record that was cut off there is a cut tail.
+        // A record cut off there is a truncated tail.
         let mut torn = encode(&[vec![9; BLOCK_SIZE + 100]], recyclable);
         torn[BLOCK_SIZE..].fill(0);
         assert_eq!(kinds(&torn), [DamageKind::CutTail]);
@@ -224,7 +224,7 @@ fn zeros_allocated_ahead_are_a_clean_end() {
 #[test]
 fn a_log_that_goes_on_behind_zeros_is_damaged() {
     for recyclable in [false, true] {
-        // Three blocks, and of the second one what begins a record, or the rest of one, reads as zeros.
+        // Three blocks; in the second one, the start of a record or its remainder reads as zeros.
         let short = vec![vec![1; 100], vec![2; BLOCK_SIZE - 300], vec![3; BLOCK_SIZE + 500], vec![4; 100]];
         let whole = encode(&short, recyclable);
         let header = if recyclable { RECYCLABLE_HEADER_LEN } else { HEADER_LEN };
@@ -246,7 +246,7 @@ fn a_record_of_which_zeros_take_the_place_is_cut_off_where_a_sector_begins() {
     let ends = [7 + 700, 14 + 2700, 21 + 3400];
     let mut whole = encode(&records, false);
     whole.resize(3 * BLOCK_SIZE, 0);
-    // Zeros within the last record from a sector's beginning on, whatever is before them; and too few, which is damage.
+    // Zeros from a sector's start on, within the last record, after any content; and too few zeros, which are damage.
     let damage = DamageKind::BadFragment { recycled: false };
     for (from, kind) in [(3072, DamageKind::CutTail), (3000, DamageKind::CutTail), (3100, damage)] {
         let mut torn = whole.clone();
@@ -254,18 +254,18 @@ fn a_record_of_which_zeros_take_the_place_is_cut_off_where_a_sector_begins() {
         assert_eq!(kinds(&torn), [kind], "{from}");
         assert_eq!(recover(&torn, PointInTime), (records[..2].to_vec(), RecoveryAction::Stop { hole: true }));
     }
-    // A flipped bit there is damage, as is what is torn with more behind it.
+    // A flipped bit there is damage, and so is a torn write with more data after it.
     let mut flipped = whole.clone();
     flipped[ends[1] + 100] ^= 1;
     assert_eq!(kinds(&flipped), [DamageKind::BadFragment { recycled: false }]);
     let mut middle = whole.clone();
     middle[1024..ends[1]].fill(0);
     assert_eq!(kinds(&middle), [DamageKind::BadFragment { recycled: false }]);
-    // Zeros at a record's beginning with more in the same block.
+    // Zeros at a record's start with more data in the same block.
     let mut holed = whole;
     holed[ends[0]..ends[1]].fill(0);
     assert_eq!(kinds(&holed), [DamageKind::BrokenRecord]);
-    // Of a MANIFEST nothing of this is read so.
+    // A MANIFEST is not read in this way.
     let mut reader = LogReader::new(&holed[..], LOG).without_space_ahead();
     let mut record = Vec::new();
     assert!(matches!(reader.next_record(&mut record).unwrap(), LogEvent::Record { offset: 0 }));
@@ -275,7 +275,8 @@ fn a_record_of_which_zeros_take_the_place_is_cut_off_where_a_sector_begins() {
 
 #[test]
 fn a_recycled_file_may_end_in_an_earlier_logs_zeros() {
-    // Values of zeros: where the new log ends, the old one has what looks like space ahead, and whole blocks behind it.
+    // Values of zeros: where the new log ends, the old one has bytes that look like reserved space, followed by whole
+    // blocks.
     let mut file = Vec::new();
     let mut old = LogEncoder::new(LOG - 1, true, 0);
     for _ in 0..5 {
@@ -289,7 +290,7 @@ fn a_recycled_file_may_end_in_an_earlier_logs_zeros() {
 
 #[test]
 fn the_padding_of_a_block_with_long_headers_is_no_space_ahead() {
-    // 7 to 10 bytes are left: as many as a short header has, and not enough for a long one.
+    // 7 to 10 bytes are left: enough for a short header, not for a long one.
     for left in HEADER_LEN..RECYCLABLE_HEADER_LEN {
         let records = [vec![1; BLOCK_SIZE - RECYCLABLE_HEADER_LEN - left], vec![2; 50]];
         let bytes = encode(&records, true);
@@ -321,7 +322,7 @@ fn a_recycled_file_ends_at_the_earlier_logs_records() {
         assert_eq!(found, [vec![1; 400]]);
         assert_eq!(action, RecoveryAction::Stop { hole: mode == PointInTime }, "{mode:?}");
     }
-    // It ends inside an old record: whatever stands there fails its check.
+    // It ends inside an old record: the bytes there fail their check.
     let new = encode(&[vec![1; 100]], true);
     let mut file = old;
     file[..new.len()].copy_from_slice(&new);
@@ -355,7 +356,7 @@ fn reading_goes_on_behind_a_damaged_block() {
     let records = sample(8, 10_000);
     let clean = encode(&records, false);
     let mut bytes = clean.clone();
-    // The second record, in the first block: the rest of that block goes with it.
+    // Damages the second record, in the first block: the rest of that block is lost with it.
     bytes[10_007 + 50] ^= 1;
     let (found, action) = recover(&bytes, SkipAnyCorruptedRecords);
     assert_eq!(action, RecoveryAction::Stop { hole: false });
@@ -371,7 +372,7 @@ fn reading_goes_on_behind_a_damaged_block() {
     assert_eq!(dropped, (BLOCK_SIZE - 10_007) as u64);
 }
 
-/// Stale bytes may look like a type that nobody wrote yet: they are not an old record, though odd.
+/// Stale bytes may look like an unknown type: they are not an old record, although the type is odd.
 #[test]
 fn stale_bytes_of_an_unknown_odd_type_are_a_bad_fragment() {
     let mut file = encode(&[vec![1; 100]], true);
@@ -379,7 +380,7 @@ fn stale_bytes_of_an_unknown_odd_type_are_a_bad_fragment() {
     assert_eq!(kinds(&file), [DamageKind::BadFragment { recycled: true }]);
 }
 
-/// A fragment of any type, with a right checksum.
+/// A fragment of any type, with a correct checksum.
 fn fragment(t: u8, payload: &[u8]) -> Vec<u8> {
     let mut tail = (payload.len() as u16).to_le_bytes().to_vec();
     tail.push(t);
@@ -446,12 +447,12 @@ fn fragments_out_of_order() {
         assert_eq!(kinds(&log).len(), damages, "case {i}: {:?}", events(&log));
         assert_eq!(recover(&log, SkipAnyCorruptedRecords).0, records, "case {i}");
     }
-    // A recyclable fragment after legacy records: RocksDB takes it for a bad record.
+    // A recyclable fragment after legacy records: RocksDB considers it a bad record.
     let log = [full, fragment(5, b"R")].concat();
     assert_eq!(kinds(&log), [DamageKind::BadFragment { recycled: false }]);
 }
 
-/// The whole table, as `DBImpl::RecoverLogFiles` and `log::Reader::ReadRecord` have it.
+/// The whole table, as in `DBImpl::RecoverLogFiles` and `log::Reader::ReadRecord`.
 #[test]
 fn every_mode_at_every_event() {
     use RecoveryAction::{Fail, Replay, Skip, Stop};
@@ -529,7 +530,7 @@ fn reading_goes_on_where_it_ended() {
         encoder.add_record(r, &mut log);
         ends.push(log.len());
     }
-    // From each record's end, with a log that ends there, and then with the whole of it.
+    // From each record's end: first with a log that ends there, then with the whole log.
     for (i, &end) in ends.iter().enumerate() {
         let whole = &log[block_start(end as u64) as usize..];
         let cut = &log[block_start(end as u64) as usize..end];

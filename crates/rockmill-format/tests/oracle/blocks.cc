@@ -6,7 +6,7 @@
 //     table/block_based/{block_builder,data_block_footer,data_block_hash_index}.cc -o blocks
 //   ./blocks > blocks-rocksdb-11.bin
 //
-// Each block: u32 length, its bytes. Entries and order of the blocks are the same in tests/blocks_rocksdb_11.rs.
+// Each block: u32 length, its bytes. tests/blocks_rocksdb_11.rs has the same entries and order of blocks.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -15,7 +15,7 @@
 #include "util/coding.h"
 
 namespace rocksdb {
-// Called only where timestamps are stripped; its own file needs most of RocksDB.
+// Called only if timestamps are stripped; its source file needs most of RocksDB.
 void StripTimestampFromInternalKey(std::string*, const Slice&, size_t) { abort(); }
 }  // namespace rocksdb
 

@@ -1,4 +1,4 @@
-// The oracle of tests/rocksdb_tables.rs: real RocksDB writing tables in many shapes, and reading ours.
+// The oracle of tests/rocksdb_tables.rs: RocksDB writes tables in many shapes and reads ours.
 //
 //   tables write DIR        one database per configuration, DIR/NAME, flushed to one table each
 //   tables read FILE...     every entry of each table, "KEY VALUE" in hexadecimal, checksums verified
@@ -26,7 +26,7 @@ static void check(const Status& s) {
 
 static const int kKeys = 3000;
 
-// Kept the same as `expected_entries` in the Rust test.
+// Must match `expected_entries` in the Rust test.
 static std::string key(int i) {
   char b[32];
   snprintf(b, sizeof(b), "user%06d", i * 7);
@@ -150,7 +150,7 @@ static int read_all(int n, char** files) {
       printf(" ");
       hex(it->value());
       printf("\n");
-      // A point lookup goes through the filter and the index.
+      // A point lookup uses the filter and the index.
       Iterator* one = reader.NewIterator(ro);
       one->Seek(it->key());
       if (!one->Valid() || one->key() != it->key()) {

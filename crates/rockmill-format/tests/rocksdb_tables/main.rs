@@ -1,6 +1,6 @@
-//! Real RocksDB as the oracle: its tables are read with this crate's modules, block by block, and tables put together
-//! from them are read by RocksDB. Debian's RocksDB 7.8 (through a small C++ program) speaks format_version 2 to 5,
-//! the Python package rocksdict (RocksDB 9.8) format_version 6. Where a tool is missing, its tests say so.
+//! RocksDB as the oracle: this crate's modules read its tables block by block, and RocksDB reads tables that they
+//! wrote. Debian's RocksDB 7.8 (through a small C++ program) supports format_version 2 to 5, the Python package
+//! rocksdict (RocksDB 9.8) format_version 6. If a tool is missing, its tests report that.
 
 mod oracle;
 mod table;
@@ -24,8 +24,8 @@ fn value(i: u64) -> Vec<u8> {
     format!("value-{}-", i % 50).repeat((i % 12) as usize).into_bytes()
 }
 
-/// What the oracle programs flush: every key is put, then, above a snapshot, every tenth deleted and the range of keys
-/// 100 to 199. The flush drops the deletions that the range deletion covers.
+/// The contents that the oracle programs flush. Every key is put; then, above a snapshot, every tenth is deleted and so
+/// is the range of keys 100 to 199. The flush drops the point deletions that the range deletion covers.
 fn expected_entries() -> Entries {
     let mut entries = Vec::new();
     for i in 0..KEYS {
@@ -40,7 +40,7 @@ fn expected_entries() -> Entries {
     entries
 }
 
-/// Reads everything in a table that the oracle wrote and checks it.
+/// Reads and checks everything in a table that the oracle wrote.
 fn check_table(name: &str, data: Vec<u8>) -> Table {
     let table = Table::open(data).unwrap_or_else(|e| panic!("{name}: {e}"));
     let expected = expected_entries();
@@ -62,7 +62,7 @@ fn check_table(name: &str, data: Vec<u8>) -> Table {
     table
 }
 
-/// Asks a table's filter for all its keys and for as many others. Gives the share of false positives.
+/// Queries a table's filter for all its keys and for as many others. Returns the share of false positives.
 fn check_filter(name: &str, table: &Table, kind: &str) -> f64 {
     let filters = table.filters().unwrap();
     assert!(!filters.is_empty(), "{name} has no filter");
@@ -156,7 +156,7 @@ fn rocksdb_7_reads_our_tables() {
         CompressionType::Lz4hc,
         CompressionType::Zstd,
     ] {
-        // Blocks larger than the 16 KiB window with which RocksDB inflates, too.
+        // Also blocks larger than the 16 KiB window with which RocksDB inflates.
         for block_size in [1000, 100_000] {
             options.push(WriteOptions { compression, block_size, ..Default::default() });
         }
@@ -203,7 +203,7 @@ fn rocksdb_9_reads_our_tables() {
         entries.push((ikey, value(i)));
     }
     let users: Entries = entries.iter().map(|(k, v)| (key::user_key(k).to_vec(), v.clone())).collect();
-    // Not Zlib: rocksdict's build fails on RocksDB's own Zlib blocks too.
+    // Not Zlib: rocksdict's build fails even on RocksDB's own Zlib blocks.
     for compression in [
         CompressionType::None,
         CompressionType::Snappy,
@@ -238,7 +238,7 @@ fn every_damaged_byte_of_a_table_is_seen() {
             let at = rng.usize(0..bad.len());
             bad[at] ^= 1 << rng.u32(0..8);
             let read = Table::open(bad).and_then(|t| t.filters().and_then(|_| t.entries()));
-            // Only the padding of an old footer means nothing.
+            // Only the padding of an old footer has no meaning.
             let padding = format_version == 5 && at > good.len() - 53;
             assert!(padding || read.is_err(), "format_version {format_version}: byte {at} of {}", good.len());
             if let Ok(read) = read {

@@ -1,4 +1,4 @@
-//! The programs around real RocksDB.
+//! The programs that run RocksDB.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ impl Cpp {
         }
     }
 
-    /// Writes a database of one table per configuration and gives their names.
+    /// Writes a database with one table for each configuration and returns their names.
     pub fn write_tables(&self) -> Vec<String> {
         let dir = self.dir.path().join("written");
         fs::create_dir_all(&dir).unwrap();
@@ -82,7 +82,7 @@ impl Cpp {
         only_table(&self.dir.path().join("written").join(name))
     }
 
-    /// What RocksDB reads in each of `tables`: user keys and values.
+    /// The user keys and values that RocksDB reads from each of `tables`.
     pub fn read_tables(&self, tables: &[Vec<u8>]) -> Vec<Entries> {
         let mut command = Command::new(self.dir.path().join("tables"));
         command.arg("read");
@@ -108,7 +108,7 @@ pub struct Python {
     dir: TempDir,
 }
 
-/// One database per configuration; the same operations as in `tables.cc`.
+/// One database for each configuration; the same operations as in `tables.cc`.
 const WRITE: &str = r#"
 import sys
 from rocksdict import *
@@ -171,14 +171,14 @@ impl Python {
         Some(Self { python, dir: tempfile::tempdir().unwrap() })
     }
 
-    /// (configuration, table) for each.
+    /// Returns (configuration, table) for each.
     pub fn write_tables(&self) -> Vec<(String, Vec<u8>)> {
         let out = run(Command::new(&self.python).args(["-c", WRITE]).arg(self.dir.path()));
         let names = String::from_utf8(out.stdout).unwrap();
         names.lines().map(|name| (name.into(), only_table(&self.dir.path().join(name)))).collect()
     }
 
-    /// What RocksDB reads after ingesting `table` into an empty database.
+    /// The entries that RocksDB reads after ingesting `table` into an empty database.
     pub fn ingest_and_read(&self, table: &[u8]) -> Entries {
         let path = self.dir.path().join("ours.sst");
         fs::write(&path, table).unwrap();

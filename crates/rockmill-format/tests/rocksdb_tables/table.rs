@@ -1,4 +1,4 @@
-//! The least table reader and writer over the crate's modules: what a table layer does, without its speed.
+//! A minimal table reader and writer on the crate's modules: it does the work of a table layer, without its speed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 pub const CHECKSUMS: [ChecksumType; 4] =
     [ChecksumType::Crc32c, ChecksumType::XxHash, ChecksumType::XxHash64, ChecksumType::Xxh3];
 
-/// Of RocksDB's built-in filters in the metaindex.
+/// Name of RocksDB's built-in filters in the meta-index.
 const BUILTIN_FILTER_NAME: &str = "rocksdb.BuiltinBloomFilter";
 
 const BLOCK_LEN_MAX: usize = 64 << 20;
@@ -29,7 +29,7 @@ pub struct Table {
     meta: BTreeMap<String, BlockHandle>,
     index: BlockHandle,
     dictionary: Option<Dictionary>,
-    /// What was seen on the way.
+    /// Compression bytes of the blocks read so far.
     pub compression_bytes: RefCell<BTreeSet<u8>>,
     pub any_hash_index: Cell<bool>,
 }
@@ -70,7 +70,7 @@ impl Table {
         self.dictionary.is_some()
     }
 
-    /// A block's contents: checked, decompressed.
+    /// A block's contents, verified and decompressed.
     fn block(&self, handle: BlockHandle) -> Result<Vec<u8>> {
         let range = usize::try_from(handle.offset).ok().zip(usize::try_from(handle.end()).ok());
         let raw = range
@@ -92,7 +92,7 @@ impl Table {
             entries.push((cursor.key().to_vec(), cursor.value(&data).to_vec()));
             cursor.next(&data)?;
         }
-        // Backwards gives the same.
+        // Backwards, the result is the same.
         cursor.seek_to_last(&data)?;
         for (key, value) in entries.iter().rev() {
             assert!(cursor.valid() && cursor.key() == key && cursor.value(&data) == value);
@@ -147,7 +147,7 @@ impl Table {
         Ok(all)
     }
 
-    /// Looks up keys through the index as a reader does.
+    /// Looks up keys through the index, like a reader.
     pub fn check_seeks(&self, entries: &Entries) {
         let cmp = InternalKeyComparator::default();
         let user: Vec<&[u8]> = entries.iter().map(|e| key::user_key(&e.0)).collect();
@@ -178,13 +178,13 @@ impl Table {
         }
     }
 
-    /// The one full filter's block.
+    /// The block of the only full filter.
     pub fn filter_bytes(&self) -> Result<Vec<u8>> {
         let handle = self.meta.get(&format!("fullfilter.{BUILTIN_FILTER_NAME}"));
         self.block(*handle.ok_or_else(|| FormatError::corruption("no full filter", 0))?)
     }
 
-    /// The full filter, or every partition.
+    /// The full filter, or all its partitions.
     pub fn filters(&self) -> Result<Vec<FilterReader>> {
         if let Some(&partitions) = self.meta.get(&format!("partitionedfilter.{BUILTIN_FILTER_NAME}")) {
             let kind = match self.index_kind() {
@@ -244,7 +244,7 @@ impl Writer {
     }
 }
 
-/// An ingestible table of `entries`.
+/// Writes a table of `entries` that can be ingested.
 pub fn write_table(entries: &Entries, o: &WriteOptions) -> Vec<u8> {
     let v6 = o.format_version >= 6;
     let footer = Footer {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// What a disk writes at once.
 const SECTOR: usize = 512;
 
-/// How much of what was not synced survives.
+/// How much unsynced data survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CrashMode {
     /// Nothing: the least that the disk promised.
@@ -47,7 +47,7 @@ impl Rng {
         self.below(n) == 0
     }
 
-    /// True in so many of sixteen cases.
+    /// True in `n` of sixteen cases.
     fn sixteenths(&mut self, n: usize) -> bool {
         self.below(16) < n
     }
@@ -106,7 +106,7 @@ impl Tree {
         after
     }
 
-    /// Drops what no path leads to: a directory whose own name was lost takes all below it along.
+    /// Drops everything that no path leads to: a directory whose name was lost takes its whole tree with it.
     fn keep_reachable(&mut self) {
         let mut reachable = BTreeSet::new();
         let mut todo: Vec<Id> = vec![ROOT];
@@ -147,7 +147,7 @@ fn journaled(pending: &[DirOp], rng: &mut Rng) -> Vec<bool> {
     kept
 }
 
-/// Which changes of names survive where nothing orders them: any, but none of a name without those of that name before.
+/// Which changes of names survive if nothing orders them: any, but none without the earlier changes of the same name.
 fn unordered(pending: &[DirOp], rng: &mut Rng) -> Vec<bool> {
     // Few, half, most and nearly all: a single lost change among many kept ones reveals errors that are hidden if half
     // of all are lost.
@@ -225,7 +225,8 @@ fn scatter(contents: &mut Vec<u8>, offset: usize, data: &[u8], rng: &mut Rng, ho
             let torn = hostile && rng.one_in(8);
             let n = if torn { rng.below(sector.len()) } else { sector.len() };
             if torn && rng.one_in(2) {
-                // The head came last and was lost: its end is on the disk, what was there before in front of it.
+                // The head of the sector was written last and is lost: the disk has the new tail, and the old bytes
+                // before it.
                 write_at(contents, at + n, &sector[n..]);
             } else {
                 write_at(contents, at, &sector[..n]);
@@ -255,17 +256,17 @@ impl Replay {
         Self { tree: recording.base, events: recording.events, next: 0 }
     }
 
-    /// The number of points: one before each recorded change, and one behind the last.
+    /// The number of points: one before each recorded change, and one after the last.
     pub fn points(&self) -> usize {
         self.events.len() + 1
     }
 
-    /// Where it stands: so many changes have happened.
+    /// The current position: the number of changes so far.
     pub fn point(&self) -> usize {
         self.next
     }
 
-    /// Goes forward to a point, or to the last one. Never goes back.
+    /// Advances to a point, or to the last one. Never moves back.
     pub fn advance_to(&mut self, point: usize) {
         while self.next < point.min(self.events.len()) {
             self.tree.apply(&self.events[self.next]);

@@ -12,8 +12,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What a file is made longer by at once at most: more than a block of a log, so that readers meet whole blocks of
-/// zeros, and not more than a test can pay for.
+/// Most bytes by which a file is extended at once: more than a block of a log, so that readers find whole blocks of
+/// zeros, but not too much for a test.
 const EXTEND_MOST: u64 = 72 << 10;
 
 /// What all open files have.
@@ -24,7 +24,7 @@ pub(super) struct Handle {
     path: PathBuf,
     /// Reads past the page cache.
     direct: bool,
-    /// Keeps the contents when the last name goes.
+    /// Keeps the contents when the last name is removed.
     _alive: Arc<()>,
 }
 
@@ -46,8 +46,9 @@ impl Handle {
         path_error(operation, &self.path, cause)
     }
 
-    /// One write call: all of it, or what there is room for and then a failure. Gives the bytes written, which are
-    /// fewer without a failure only where the hook says so. `positioned` is for writes at offsets: errors say where.
+    /// One write call: writes everything, or as much as there is room for and then fails. Returns the bytes written,
+    /// which are fewer without a failure only if the hook says so. `positioned` is for writes at offsets, whose errors
+    /// name the offset.
     pub(super) fn write(&self, offset: u64, data: Arc<[u8]>, positioned: bool) -> io::Result<usize> {
         let fault = self.shared.gate(OpKind::Write, &self.path, None, offset, data.len() as u64);
         let (part, error) = match fault {
@@ -72,7 +73,7 @@ impl Handle {
         }
     }
 
-    /// Makes the file so long.
+    /// Sets the file's length.
     pub(super) fn cut(&self, len: u64) -> io::Result<()> {
         match self.shared.gate(OpKind::Cut, &self.path, None, len, 0) {
             Fault::Error(e) | Fault::Partial(_, e) => return Err(self.error("cut", e)),
@@ -82,7 +83,7 @@ impl Handle {
         Ok(())
     }
 
-    /// Makes the file at least so long; with `zeros` writes them from there on. False where there is no room.
+    /// Makes the file at least `len` bytes long; writes zeros from `zeros` on. False if there is no room.
     fn extend(&self, len: u64, zeros: Option<u64>) -> bool {
         let mut live = self.shared.live.write();
         let now = live.tree.file(self.id).map_or(0, |file| file.current.len() as u64);
@@ -91,7 +92,7 @@ impl Handle {
             return false;
         }
         match zeros {
-            // An earlier file's bytes are there.
+            // The file has bytes of an earlier file.
             _ if more == 0 => {}
             Some(offset) => {
                 let data = Arc::from(vec![0; (len - offset) as usize]);
@@ -178,7 +179,7 @@ impl RandomAccessFile for MemRandomAccessFile {
         loop {
             let asked = buf.len() - n;
             match self.handle.read(OpKind::ReadAt, offset + n as u64, &mut buf[n..])? {
-                // Short without the end being there: what is missing is asked for, as behind a system call.
+                // Short before the end: requests the rest, as after a system call.
                 got if got > 0 && got < asked && offset + ((n + got) as u64) < self.handle.len() => n += got,
                 got => return Ok(n + got),
             }
@@ -234,19 +235,19 @@ impl SequentialFile for MemSequentialFile {
     }
 }
 
-/// A file being written. Gathers, pads and cuts as the real one does, so that the same calls reach the disk.
+/// A file being written. Buffers, pads and truncates like the real one, so that the same calls reach the disk.
 #[derive(Debug)]
 pub(super) struct MemWritableFile {
     handle: Handle,
     direct: bool,
     buffer: Vec<u8>,
     buffer_bytes_max: usize,
-    /// Where the buffer starts in the file; for a direct file a sector's start.
+    /// The buffer's offset in the file; for a direct file, the start of a sector.
     buffer_offset: u64,
-    /// Bytes of the buffer that the file has already; not 0 only for a direct file.
+    /// Bytes of the buffer that are already in the file; always 0 except for a direct file.
     flushed: usize,
     padded: bool,
-    /// There may be bytes behind the end that closing must cut: an earlier file's, or zeros.
+    /// There may be bytes after the end that the close must remove: an earlier file's, or zeros.
     has_tail: bool,
     ahead: Ahead,
     extended_to: u64,
@@ -299,7 +300,7 @@ impl MemWritableFile {
         }
         let mut done = 0;
         while done < to {
-            // A short write is gone on with, as behind a system call.
+            // A short write is continued, as after a system call.
             done += self.handle.write(self.buffer_offset + done as u64, Arc::from(&data[done..]), false)?;
         }
         if matches!(self.ahead, Ahead::Zeros(_)) {
@@ -314,8 +315,8 @@ impl MemWritableFile {
         Ok(())
     }
 
-    /// Makes the file longer for a write that ends at `end`, if that was asked for and there is room: before the write
-    /// where space is allocated, behind it where zeros are written.
+    /// Extends the file for a write that ends at `end`, if requested and if there is room: before the write if space is
+    /// allocated, after it if zeros are written.
     fn extend(&mut self, end: u64) {
         if end <= self.extended_to {
             return;

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Each call reaches the disk, as an ordinary write does: seen by the hook, counted, and part of crash images.
+/// Each call reaches the disk like an ordinary write: the hook sees it, it is counted, and part of crash images.
 #[derive(Debug)]
 pub(super) struct MemPositionedFile {
     pub(super) handle: Handle,
@@ -30,7 +30,7 @@ impl PositionedFile for MemPositionedFile {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
-        // As on the disk: what is not aligned goes through the page cache, from now on.
+        // As on the disk: from an unaligned write on, everything goes through the page cache.
         let aligned = |n: u64| n.is_multiple_of(ALIGNMENT as u64);
         if !aligned(offset) || !aligned(data.len() as u64) || !aligned(data.as_ptr().addr() as u64) {
             self.direct.store(false, Ordering::Relaxed);

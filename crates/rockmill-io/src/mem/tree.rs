@@ -1,15 +1,15 @@
-//! The disk of the memory file system: inodes, directories, and for both what is durable.
+//! The disk of the memory file system: inodes and directories, each with its durable state.
 //!
-//! Every change is an [`Event`] applied to a [`Tree`], so that a recorded run can be played again up to any point.
+//! Every change is an [`Event`] applied to a [`Tree`], so that a recorded run can be replayed up to any point.
 //!
-//! What is durable follows the strictest reading of POSIX:
+//! Durability follows the strictest reading of POSIX:
 //!
-//! - a file's bytes and length: what they were at its last sync;
-//! - a directory's entries: what they were at the directory's last sync. Syncing a file does not make its name durable;
-//! - a rename is atomic also in what survives;
-//! - what a failed sync or write-back of a file was to make durable is lost, and no later sync brings it back, although
-//!   reads through the page cache still see it; direct reads see what the disk has. A failed sync of a
-//!   directory changes nothing: with a journal the file system takes no more changes then, and without one the next
+//! - a file's bytes and length are those at its last sync;
+//! - a directory's entries are those at the directory's last sync; syncing a file does not make its name durable;
+//! - a rename is also atomic with respect to crashes;
+//! - data that a failed sync or write-back of a file should have made durable is lost, and no later sync brings it
+//!   back, although reads through the page cache still see it; direct reads see the disk's contents. A failed sync of a
+//!   directory changes nothing: with a journal, the file system then refuses further changes, and without one, the next
 //!   change in the directory writes its block again.
 
 use std::borrow::Cow;
@@ -54,11 +54,11 @@ pub(super) fn write_at(contents: &mut Vec<u8>, offset: usize, data: &[u8]) {
     contents[offset..end].copy_from_slice(data);
 }
 
-/// A change of directory entries, all or nothing: `(directory, name, what is there after)`.
+/// An atomic change of directory entries: `(directory, name, entry after the change)`.
 #[derive(Debug, Clone)]
 pub(super) struct DirOp(pub(super) Vec<(Id, OsString, Option<Id>)>);
 
-/// What can happen to the disk.
+/// An event on the disk.
 #[derive(Debug, Clone)]
 pub(super) enum Event {
     /// A new, empty inode with its first name.
@@ -69,9 +69,9 @@ pub(super) enum Event {
     Data(Id, DataOp),
     /// The file is synced.
     Sync(Id),
-    /// The file's sync or write-back failed: the kernel forgets what it had to write, without having written it.
+    /// The file's sync or write-back failed: the kernel drops the dirty data without having written it.
     SyncFailed(Id),
-    /// The file's pages leave the page cache, but for those that are dirty.
+    /// The file's clean pages leave the page cache.
     CacheDropped(Id),
     /// The directory is synced.
     SyncDir(Id),
@@ -81,9 +81,9 @@ pub(super) enum Event {
 pub(super) struct FileNode {
     pub(super) current: Arc<Vec<u8>>,
     pub(super) durable: Arc<Vec<u8>>,
-    /// What was done to `current` since the last sync.
+    /// Changes of `current` since the last sync.
     pub(super) pending: Vec<DataOp>,
-    /// A write-back failed: the disk may have other bytes than `current` where nothing is pending.
+    /// A write-back failed: the disk may differ from `current` even where nothing is pending.
     pub(super) lost: bool,
     /// When `current` last changed, in seconds since the Unix epoch.
     pub(super) modified: u64,
@@ -122,7 +122,7 @@ pub(super) fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }
 
-/// The names on the way, with `.` and `..` taken out. Relative paths start at the root.
+/// The names of a path, with `.` and `..` resolved. Relative paths start at the root.
 fn names(path: &Path) -> Vec<OsString> {
     let mut names = Vec::new();
     for component in path.components() {
@@ -194,7 +194,7 @@ impl Tree {
         Ok((id, self.dir(id).ok_or_else(|| errno(libc::ENOTDIR))?))
     }
 
-    /// The directory that holds a path's last name, that name, and what is there now.
+    /// The directory of a path's last name, that name, and its current node.
     pub(super) fn find_entry(&self, path: &Path) -> io::Result<(Id, OsString, Option<Id>)> {
         let mut names = names(path);
         let name = names.pop().ok_or_else(|| errno(libc::EBUSY))?;
@@ -233,7 +233,7 @@ impl Tree {
         files.filter_map(|id| self.file(*id)).map(|file| file.current.len() as u64).sum()
     }
 
-    /// The directories that have a name of a file, as often as they have one.
+    /// The directories that contain names of a file, once for each name.
     pub(super) fn named_in(&self, id: Id) -> impl Iterator<Item = Id> {
         self.nodes.iter().flat_map(move |(at, node)| {
             let dir = if let Node::Dir(dir) = node { Some(dir) } else { None };
@@ -251,7 +251,7 @@ impl Tree {
             }
             Event::Entries(op) => self.change_entries(op.clone()),
             Event::Data(id, op) => {
-                // Unlinked, closed and collected files may be written to in a replay; nobody can tell.
+                // A replay may write to unlinked, closed and collected files; that has no visible effect.
                 if let Some(file) = self.file_mut(*id) {
                     op.apply(Arc::make_mut(&mut file.current));
                     file.pending.push(op.clone());
@@ -297,7 +297,7 @@ impl Tree {
     }
 
     fn sync_dir(&mut self, id: Id) {
-        // A rename between two directories settles as a whole, and so does everything before it in both.
+        // A rename between two directories becomes durable as a whole, together with everything before it in both.
         let mut dirs = BTreeSet::from([id]);
         loop {
             let before = dirs.len();
@@ -343,7 +343,7 @@ fn set_entry(entries: &mut BTreeMap<OsString, Id>, name: &OsString, after: Optio
 }
 
 impl FileNode {
-    /// What a direct read finds: the kernel first writes what is pending, and what it has given up it does not.
+    /// The result of a direct read: the kernel first writes pending data, but not data that it has dropped.
     pub(super) fn on_disk(&self) -> Cow<'_, [u8]> {
         if !self.lost {
             return Cow::Borrowed(&self.current);
@@ -359,8 +359,8 @@ impl FileNode {
         if self.pending.is_empty() {
             return;
         }
-        // Contents that a failed sync forgot must stay forgotten, so only what is pending is carried over. A file
-        // that is as pending as it is long shares its bytes: a table, written once and synced once, is kept once.
+        // Data dropped by a failed sync must stay lost, so only pending changes are carried over. If all of a file is
+        // pending, its bytes are shared: a table, written once and synced once, is stored once.
         let pending = std::mem::take(&mut self.pending);
         if self.durable.is_empty() && covers(&pending, self.current.len()) {
             self.durable = Arc::clone(&self.current);
@@ -376,7 +376,7 @@ impl FileNode {
     }
 }
 
-/// True when the writes are appends that make up the whole file.
+/// True if the writes are appends that make up the whole file.
 fn covers(pending: &[DataOp], len: usize) -> bool {
     let mut end = 0;
     for op in pending {

@@ -1,9 +1,10 @@
 //! Writing past the page cache (O_DIRECT).
 //!
-//! 1. Appends are gathered in an aligned buffer that stands for the file from `buffer_offset`, a sector's start.
-//! 2. A full buffer is written whole and the buffer starts anew behind it.
+//! 1. Appends are collected in an aligned buffer, which represents the file from `buffer_offset` on, the start of a
+//!    sector.
+//! 2. A full buffer is written completely, and the buffer continues after it.
 //! 3. A flush pads the last sector with zeros, writes, and keeps that sector: the next write overwrites it.
-//! 4. A sync and the close cut the file to the bytes appended, so the padding is never part of a durable file.
+//! 4. A sync and the close truncate the file to the appended bytes, so the padding is never part of a durable file.
 
 use super::sys;
 use super::write::{BUFFER_BYTES_DEFAULT, Output};
@@ -19,11 +20,11 @@ pub(super) struct DirectWriter {
     out: Output,
     buffer: AlignedBuf,
     buffer_bytes_max: usize,
-    /// Where the buffer's first byte is in the file; a multiple of the alignment.
+    /// Offset of the buffer's first byte in the file; a multiple of the alignment.
     buffer_offset: u64,
     /// Bytes in the buffer.
     used: usize,
-    /// How many of them the file has already: less than one sector.
+    /// How many of them are already in the file: less than one sector.
     flushed: usize,
     /// True when the file ends in padding.
     padded: bool,
@@ -100,8 +101,8 @@ impl DirectWriter {
             match file.write_at(&self.buffer[done..to], self.buffer_offset + done as u64) {
                 Ok(0) => return Err(self.out.error("write", io::ErrorKind::WriteZero.into())),
                 Ok(n) if done + n < to => {
-                    // A short write may end inside a sector: go on from that sector's start. When it did not finish
-                    // one, the rest cannot be aligned and goes through the page cache.
+                    // A short write may end inside a sector: continue from the start of that sector. If it did not
+                    // finish a single sector, the rest cannot be aligned and goes through the page cache.
                     let next = align_down((done + n) as u64) as usize;
                     if next == done {
                         return self.write_rest_buffered(done, to);

@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A file written by `pwrite`, or by whoever takes its descriptor.
+/// A file written with `pwrite`, or through its descriptor.
 #[derive(Debug)]
 pub(super) struct PosixPositionedFile {
     out: Mutex<Output>,
     path: PathBuf,
     fd: i32,
-    /// Atomic because the first write may find out that the file system takes the flag but not the writes.
+    /// Atomic because the first write may find that the file system accepts the flag but not the writes.
     direct: AtomicBool,
 }
 
@@ -27,7 +27,7 @@ impl PosixPositionedFile {
         Ok(Self { out: Mutex::new(out), path: path.to_path_buf(), fd, direct: AtomicBool::new(direct) })
     }
 
-    /// What file systems say that have no write-back of ranges: it is only a hint.
+    /// Ignores the errors of file systems without write-back of ranges: it is only a hint.
     fn hint(&self, operation: &'static str, result: io::Result<()>) -> io::Result<()> {
         match result {
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP)) => Ok(()),

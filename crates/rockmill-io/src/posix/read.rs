@@ -14,11 +14,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Largest piece of one unaligned direct read: what a thread's bounce buffer grows to at most.
+/// Largest piece of an unaligned direct read: the limit of a thread's bounce buffer.
 const BOUNCE_BYTES_MAX: usize = 1 << 20;
 
-/// Alignment of direct reads that is tried where nothing is told: the logical block of most devices. A 4 KiB block of a
-/// table that stands anywhere in its file then costs little more than itself, not two pages.
+/// Alignment of direct reads that is tried if the kernel does not tell it: the logical block size of most devices. An
+/// unaligned 4 KiB block of a table then costs little more than its size, instead of two pages.
 const BLOCK_BYTES_MIN: u64 = 512;
 
 thread_local! {
@@ -32,11 +32,11 @@ pub(super) struct PosixRandomAccessFile {
     path: PathBuf,
     size: u64,
     mode: u32,
-    /// Atomic because the first read may find out that the file system takes the flag but not the reads.
+    /// Atomic because the first read may find that the file system accepts the flag but not the reads.
     direct: AtomicBool,
-    /// Alignment of direct reads as the kernel tells it.
+    /// Alignment of direct reads according to the kernel.
     told: Option<u64>,
-    /// Alignment of direct reads, in bytes: a power of two. Raised when the file system refuses a smaller one.
+    /// Alignment of direct reads, in bytes: a power of two. Increased if the file system refuses a smaller one.
     block: AtomicU64,
 }
 
@@ -51,12 +51,12 @@ impl PosixRandomAccessFile {
             false => (open(0), false),
         };
         let (file, facts) = opened.map_err(|e| path_error("open for reading", path, e))?;
-        // A ring would take the flag for its own way of reading.
+        // A ring would apply the flag to its reads.
         sys::clear_nonblock(&file, direct).map_err(|e| path_error("clear O_NONBLOCK of", path, e))?;
-        // Blocks that are larger than ours, or of no size that fits, are found out by what is refused.
+        // Larger or unsuitable block sizes are detected by refused reads.
         let told = facts.direct_alignment.filter(|n| n.is_power_of_two() && *n <= ALIGNMENT as u64);
         if !direct {
-            // Point lookups: the kernel's own readahead would read many times what is asked. Who scans calls prefetch.
+            // Point lookups: the kernel's readahead would read many times the requested bytes. Scans call prefetch.
             sys::advise(&file, 0, 0, Advice::Random);
         }
         Ok(Self {
@@ -123,7 +123,7 @@ impl PosixRandomAccessFile {
         Ok(done)
     }
 
-    /// One read of the aligned range around the wanted one, of which the wanted part is copied out.
+    /// Reads the aligned range around the requested one, and copies the requested part.
     fn read_bounced(&self, offset: u64, out: &mut [u8], block: u64) -> io::Result<usize> {
         let start = offset & !(block - 1);
         let before = (offset - start) as usize;
@@ -185,12 +185,12 @@ impl RandomAccessFile for PosixRandomAccessFile {
     }
 
     fn reads_device(&self) -> bool {
-        // Asked only for logs that recovery keeps, so that opening a table costs no further system call.
+        // Checked only for logs that recovery keeps, so that opening a table costs no additional system call.
         self.is_direct() && self.told.is_some() && sys::direct_reads_are_direct(&self.file)
     }
 
     fn direct_alignment(&self) -> u64 {
-        // What was only found out to work for one read is no promise.
+        // An alignment that worked for one read is not guaranteed.
         self.told.map_or(ALIGNMENT as u64, |n| n.max(BLOCK_BYTES_MIN))
     }
 

@@ -37,14 +37,14 @@ pub(super) enum Advice {
     WillNeed,
 }
 
-/// Makes calls on a file wait again that was opened with O_NONBLOCK; `direct` if it was opened with O_DIRECT.
+/// Makes calls on a file that was opened with O_NONBLOCK blocking again; `direct` if it was opened with O_DIRECT.
 pub(super) fn clear_nonblock(file: &File, direct: bool) -> io::Result<()> {
     let flags = if direct { O_DIRECT } else { 0 };
     // SAFETY: F_SETFL takes an integer; the descriptor is open as long as `file` lives.
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) }).map(drop)
 }
 
-/// Takes O_DIRECT off an open file whose file system accepted the flag but refuses the transfers.
+/// Removes O_DIRECT from an open file whose file system accepted the flag but refuses the transfers.
 pub(super) fn clear_direct(file: &File) -> io::Result<()> {
     // SAFETY: F_GETFL gives an integer; the descriptor is open as long as `file` lives.
     let flags = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) })?;
@@ -52,12 +52,13 @@ pub(super) fn clear_direct(file: &File) -> io::Result<()> {
     check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !O_DIRECT) }).map(drop)
 }
 
-/// Closes and tells the error that dropping a `File` swallows: some file systems report a lost write only here.
+/// Closes the file and returns the error that dropping a `File` ignores: some file systems report a lost write only
+/// here.
 pub(super) fn close(file: File) -> io::Result<()> {
     let fd = file.into_raw_fd();
     // SAFETY: `into_raw_fd` gave the only ownership of an open descriptor.
     match check(unsafe { libc::close(fd) }) {
-        // Linux has released the descriptor even so; closing again could hit another thread's file.
+        // Linux has nevertheless released the descriptor; closing again could close another thread's file.
         Err(e) if e.raw_os_error() == Some(libc::EINTR) => Ok(()),
         other => other.map(drop),
     }
@@ -82,10 +83,10 @@ pub(super) struct FileFacts {
     pub size: u64,
     /// Its permission bits.
     pub mode: u32,
-    /// True if it is no directory, link, device, pipe or socket.
+    /// True if it is not a directory, link, device, pipe or socket.
     pub is_regular: bool,
-    /// To a multiple of what offsets and lengths of direct transfers must be; `None` where the kernel (before 6.1) or
-    /// the file system does not say.
+    /// Required alignment of offsets and lengths of direct transfers; `None` if the kernel (before 6.1) or the file
+    /// system does not tell.
     pub direct_alignment: Option<u64>,
 }
 
@@ -162,7 +163,7 @@ impl Stat {
     }
 }
 
-/// Looks at what a name stands for; with `follow` at what a link leads to.
+/// Gets the status of a name; with `follow`, of a link's target.
 pub(super) fn stat_at(at: &At, follow: bool) -> io::Result<Stat> {
     let flags = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
     let mut stat = MaybeUninit::<libc::stat>::uninit();
@@ -173,7 +174,7 @@ pub(super) fn stat_at(at: &At, follow: bool) -> io::Result<Stat> {
     Ok(Stat::of(unsafe { stat.assume_init_ref() }))
 }
 
-/// Removes a name; with `dir` that of an empty directory.
+/// Removes a name; with `dir`, that of an empty directory.
 pub(super) fn unlink_at(at: &At, dir: bool) -> io::Result<()> {
     let flags = if dir { libc::AT_REMOVEDIR } else { 0 };
     // SAFETY: the name ends in NUL; the directory is open as long as `at` lives.
@@ -186,7 +187,7 @@ pub(super) fn rename_at(from: &At, to: &At) -> io::Result<()> {
     check(unsafe { libc::renameat(from.fd(), from.name.as_ptr(), to.fd(), to.name.as_ptr()) }).map(drop)
 }
 
-/// Gives a second name; a link gets one itself.
+/// Creates a second name; for a link, of the link itself.
 pub(super) fn link_at(from: &At, to: &At) -> io::Result<()> {
     // SAFETY: the names end in NUL; the directories are open as long as both live.
     check(unsafe { libc::linkat(from.fd(), from.name.as_ptr(), to.fd(), to.name.as_ptr(), 0) }).map(drop)
@@ -199,7 +200,7 @@ pub(super) fn mkdir_at(at: &At, mode: u32) -> io::Result<()> {
     check(unsafe { libc::mkdirat(at.fd(), at.name.as_ptr(), mode as libc::mode_t) }).map(drop)
 }
 
-/// Gives a name's file to another user and group; a link itself.
+/// Changes the user and group of a name's file; for a link, of the link itself.
 pub(super) fn chown_at(at: &At, uid: u32, gid: u32) -> io::Result<()> {
     let flags = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: the name ends in NUL; the directory is open as long as `at` lives.
@@ -236,7 +237,7 @@ pub(super) fn names_in(dir: File) -> io::Result<Vec<String>> {
         // SAFETY: the entry is good until the next call on the stream, and its name ends in NUL.
         let name = unsafe { CStr::from_ptr((&raw const (*entry).d_name).cast()) };
         if name != c"." && name != c".." {
-            // A name that is not UTF-8 is none of the store's files; lossy is enough to show it.
+            // A name that is not UTF-8 is not one of the store's files; a lossy conversion is enough to show it.
             names.push(name.to_string_lossy().into_owned());
         }
     };
@@ -276,7 +277,7 @@ pub(super) fn lock_holder(file: &File) -> Option<i32> {
     (i64::from(request.l_type) != i64::from(libc::F_UNLCK)).then_some(request.l_pid)
 }
 
-/// A moment as the clock on the wall shows it.
+/// A moment in local time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct LocalTime {

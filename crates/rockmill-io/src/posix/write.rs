@@ -1,5 +1,5 @@
-//! Writing files: what buffered and direct writers share (write-back, preallocation, the cut at the end), and the
-//! buffered writer.
+//! Writing files: the common parts of buffered and direct writers (write-back, preallocation, truncation at the end),
+//! and the buffered writer.
 
 use super::sys;
 use crate::error::{FirstFailure, path_error};
@@ -9,16 +9,16 @@ use std::io::{self, IoSlice, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
-/// Gathered before a write when the options name no size.
+/// Default size of the write buffer.
 pub(super) const BUFFER_BYTES_DEFAULT: usize = 1 << 20;
 
-/// The end of the file that write-back leaves alone: a page still being filled would be written twice.
+/// Bytes at the end of the file that write-back skips: a partly filled page would be written twice.
 const WRITEBACK_LAG: u64 = 1 << 20;
 
-/// What is written ahead at most at once.
+/// The most zeros that are written ahead at once.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// An open file and what was asked of the kernel for it.
+/// An open file, and the state of its write-back and preallocation.
 #[derive(Debug)]
 pub(super) struct Output {
     /// `None` once closed.
@@ -33,7 +33,7 @@ pub(super) struct Output {
     ahead: Ahead,
     /// Zeros are written up to here.
     zeros_to: u64,
-    /// True when there may be bytes or blocks behind the end that closing must cut.
+    /// True if there may be bytes or blocks after the end that the close must remove.
     has_tail: bool,
 }
 
@@ -77,14 +77,14 @@ impl Output {
         }
     }
 
-    /// Allocates space for an append that ends at `end`, as far as was asked for. Failures are left to the append
-    /// itself, which needs less.
+    /// Allocates space for an append that ends at `end`, if requested. Failures are ignored: the append itself needs
+    /// less space.
     fn make_room(&mut self, end: u64) {
         self.try_reserve(end, matches!(self.ahead, Ahead::Allocated(_)));
     }
 
-    /// Writes zeros behind an append that ended at `end`, if that was asked for and there are none. Behind it, so that
-    /// they do not take the room that it needs.
+    /// Writes zeros after an append that ended at `end`, if requested and if there are none. Only after the append, so
+    /// that they do not take its space.
     fn write_zeros(&mut self, end: u64) {
         if let (Ahead::Zeros(more), Some(file)) = (self.ahead, &self.file)
             && end > self.zeros_to
@@ -98,8 +98,8 @@ impl Output {
         }
     }
 
-    /// Reserves space for a write that ends at `end`; with `extend` the file becomes as long as what is reserved.
-    /// Failures are left to the write itself, which needs less. True when there may be space behind the end now.
+    /// Reserves space for a write that ends at `end`; with `extend`, the file's length grows to the end of the reserved
+    /// space. Failures are ignored: the write itself needs less space. True if there may be space after the end now.
     pub(super) fn reserve(&mut self, end: u64, extend: bool) -> bool {
         self.try_reserve(end, extend);
         self.has_tail
@@ -111,7 +111,7 @@ impl Output {
         }
         let Some(to) = end.checked_next_multiple_of(self.preallocate) else { return };
         let Some(file) = &self.file else { return };
-        // Also one that fails may have made the file longer.
+        // Even a failed call may have made the file longer.
         self.has_tail |= extend;
         match sys::preallocate(file, self.preallocated_to, to - self.preallocated_to, extend) {
             Ok(()) => {
@@ -119,12 +119,12 @@ impl Output {
                 self.preallocated_to = to;
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // Not supported here, or no space for a whole step: asking at each write would only cost time.
+            // Not supported here, or no space for a whole step: retrying at each write would only cost time.
             Err(_) => self.preallocate = 0,
         }
     }
 
-    /// Starts write-back when enough was written since the last time.
+    /// Starts write-back if enough was written since the last time.
     pub(super) fn writeback(&mut self, written: u64) -> io::Result<()> {
         if self.bytes_per_sync == 0 {
             return Ok(());
@@ -157,7 +157,7 @@ impl Output {
         self.file()?.sync_data().map_err(|e| self.error("fdatasync", e))
     }
 
-    /// Says that the file is longer than what was appended.
+    /// Notes that the file is longer than the appended data.
     pub(super) fn mark_tail(&mut self) {
         self.has_tail = true;
     }
@@ -165,13 +165,13 @@ impl Output {
     /// Cuts the file to `len`.
     pub(super) fn cut(&mut self, len: u64) -> io::Result<()> {
         self.file()?.set_len(len).map_err(|e| self.error("cut", e))?;
-        // What was reserved may be gone with the cut; the next write behind it reserves again.
+        // Truncation may free reserved space; the next write after it reserves again.
         self.preallocated_to = self.preallocated_to.min(len);
         self.has_tail = false;
         Ok(())
     }
 
-    /// Cuts what is behind `len`, gives unused blocks back, and closes. Fine when closed already.
+    /// Truncates the file to `len`, frees unused blocks, and closes it. Does nothing if it is already closed.
     pub(super) fn close(&mut self, len: u64) -> io::Result<()> {
         if self.file.is_some() && self.has_tail {
             self.cut_and_free(len)?;
@@ -179,14 +179,14 @@ impl Output {
         self.close_as_is()
     }
 
-    /// Cuts the file to `len` and gives unused blocks back.
+    /// Truncates the file to `len` and frees unused blocks.
     pub(super) fn cut_and_free(&mut self, len: u64) -> io::Result<()> {
         let reserved_to = self.preallocated_to;
         self.cut(len)?;
         if reserved_to > len { self.free_reserved(len, reserved_to) } else { Ok(()) }
     }
 
-    /// Closes without looking at the length. Fine when closed already.
+    /// Closes without truncation. Does nothing if it is already closed.
     pub(super) fn close_as_is(&mut self) -> io::Result<()> {
         match self.file.take() {
             Some(file) => sys::close(file).map_err(|e| self.error("close", e)),
@@ -194,7 +194,7 @@ impl Output {
         }
     }
 
-    /// Some file systems keep reserved blocks when a file is cut to the length that it has.
+    /// Some file systems keep reserved blocks when a file is truncated to its current length.
     fn free_reserved(&self, len: u64, reserved_to: u64) -> io::Result<()> {
         let file = self.file()?;
         let meta = file.metadata().map_err(|e| self.error("fstat", e))?;
@@ -209,8 +209,8 @@ impl Output {
 
 /// Writes through the page cache.
 ///
-/// Small appends are gathered up to the buffer's size. One that is as large as the buffer goes to the kernel as it
-/// is, together with what was gathered, in one vectored write.
+/// Small appends are collected up to the buffer's size. An append as large as the buffer is passed to the kernel
+/// directly, together with the buffer's contents, in one vectored write.
 #[derive(Debug)]
 pub(super) struct BufferedWriter {
     out: Output,
@@ -218,7 +218,7 @@ pub(super) struct BufferedWriter {
     buffer_bytes_max: usize,
     /// Bytes in the kernel's hands.
     written: u64,
-    /// True when something was written since the last sync (and at first: the empty file was not synced either).
+    /// True if something was written since the last sync (and at first, because the empty file was not synced either).
     unsynced: bool,
     writes: u64,
     failure: FirstFailure,
@@ -239,7 +239,7 @@ impl BufferedWriter {
         }
     }
 
-    /// Writes the buffer and `data` behind it, and empties the buffer.
+    /// Writes the buffer followed by `data`, and empties the buffer.
     fn write_out(&mut self, data: &[u8]) -> io::Result<()> {
         let gathered = self.buffer.len();
         let total = gathered + data.len();

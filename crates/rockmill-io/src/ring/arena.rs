@@ -159,7 +159,7 @@ impl Drop for Mapping {
 /// Memory for transfers: one mapping for the life of a queue.
 pub struct Arena {
     mapping: Mapping,
-    /// Size of the pages that it asked for.
+    /// Size of the requested pages.
     page: usize,
     parts: Mutex<Parts>,
 }
@@ -317,7 +317,7 @@ enum Memory {
         pool: Arc<Pool>,
         slot: u32,
     },
-    /// For what is larger than any slot.
+    /// For sizes larger than any slot.
     Heap(AlignedBuf),
 }
 
@@ -330,7 +330,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Memory of its own, outside the arena.
+    /// Separate memory, outside the arena.
     pub(super) fn heap(bytes: usize) -> Self {
         Self { memory: Memory::Heap(AlignedBuf::with_capacity(bytes.max(1))) }
     }

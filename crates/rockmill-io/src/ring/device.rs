@@ -17,7 +17,7 @@ pub struct DeviceFacts {
     pub name: String,
     /// Largest request that goes to it in one piece (`max_sectors_kb`), in bytes.
     pub request_bytes_max: usize,
-    /// The request size that it says it likes (`optimal_io_size`), in bytes; 0 when it says nothing.
+    /// The request size that the device prefers (`optimal_io_size`), in bytes; 0 if it names none.
     pub optimal_bytes: usize,
     /// True for a disk with a moving head, and for many virtual disks that have none.
     pub rotational: bool,
@@ -30,7 +30,7 @@ impl DeviceFacts {
         let link = sys.join(format!("dev/block/{major}:{minor}"));
         let mut dir: PathBuf = fs::canonicalize(link).ok()?;
         if !dir.join("queue").is_dir() {
-            // A partition has none of its own: it stands in its disk's directory.
+            // A partition has no such entry; its disk's directory has it.
             dir.pop();
         }
         let queue = dir.join("queue");

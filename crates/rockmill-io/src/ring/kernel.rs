@@ -1,14 +1,14 @@
 //! io_uring: the queue that the kernel works on.
 //!
 //! 1. `push` keeps the operation, with its memory and its file, in a table, and writes an entry for the kernel.
-//! 2. `submit` and a waiting `reap` enter the kernel: one call hands on all entries and waits for a completion.
-//! 3. A completion names its place in the table; the operation leaves it with its memory.
+//! 2. `submit` and a waiting `reap` enter the kernel: one call submits all entries and waits for a completion.
+//! 3. A completion identifies its slot in the table; the operation leaves the table with its memory.
 //! 4. Dropping the queue cancels what is in flight and waits for it.
-//! 5. A ring belongs to the thread that made it; when another one claims the queue, it gets a new ring over the same
-//!    arena, in some 50 us.
+//! 5. A ring belongs to the thread that created it. If another thread claims the queue, the queue gets a new ring over
+//!    the same arena, which takes about 50 us.
 //!
-//! Invariants: memory in the table belongs to the kernel, and nothing in this process reads or writes it; it is
-//! never freed while there: where waiting for the kernel fails, it is leaked. No more operations are in flight than
+//! Invariants: memory in the table belongs to the kernel, and nothing in this process reads or writes it. It is never
+//! freed while it is in the table: if waiting for the kernel fails, it is leaked. No more operations are in flight than
 //! the completion ring has room for, so it cannot overflow.
 
 use super::arena::Arena;
@@ -32,20 +32,20 @@ use std::time::Duration;
 /// Places in the table of registered files: more than the inputs and outputs of any job.
 const FILES_MAX: u32 = 256;
 
-/// Bytes asked for in one operation at most; the kernel does not do more than 2 GiB at once either.
+/// Most bytes of one operation; the kernel's own limit is 2 GiB.
 const OPERATION_BYTES_MAX: usize = 1 << 30;
 
-/// Size of the largest registered buffer that the kernel takes.
+/// Largest registered buffer that the kernel accepts.
 const REGISTERED_BYTES_MAX: usize = 1 << 30;
 
 /// Mark of a cancellation's own completion.
 const CANCELLATION: u64 = u64::MAX;
 
-/// Completions waited for at once: one for each so many operations in flight, and at most so many.
+/// Completions to wait for at once: one per this many operations in flight, up to a limit.
 const IN_FLIGHT_PER_WAIT: usize = 4;
 const WAIT_MAX: usize = 8;
 
-/// Times that the kernel is asked again when it has no memory for the submission, with a pause of a millisecond each.
+/// Retries if the kernel has no memory for the submission, with a pause of a millisecond each.
 const AGAIN_MAX: u32 = 2000;
 
 /// A ring, the operations in it, and the arena.
@@ -53,15 +53,15 @@ pub(super) struct KernelQueue {
     ring: IoUring,
     owner: ThreadId,
     depth: usize,
-    /// Operations in flight or pushed, by their place.
+    /// Operations in flight or pushed, by slot.
     table: Vec<Option<Op>>,
     free: Vec<u32>,
-    /// What was done at the push, because its file has no descriptor.
+    /// Operations that were done at the push, because their file has no descriptor.
     ready: Vec<Done>,
     unsubmitted: usize,
     /// Registered from the arena's start.
     registered_bytes: usize,
-    /// Free places in the table of registered files; `None` without such a table.
+    /// Free slots in the table of registered files; `None` without such a table.
     files: Option<Vec<u32>>,
     counts: QueueCounts,
     program: InRing,
@@ -78,13 +78,13 @@ impl fmt::Debug for KernelQueue {
     }
 }
 
-/// Sets a ring up with the best flags that this kernel has.
+/// Creates a ring with the best flags that this kernel supports.
 fn set_up(limits: &BatchLimits) -> io::Result<(IoUring, &'static str)> {
     let entries = limits.depth.next_power_of_two().clamp(2, 4096);
     if limits.any_thread {
         return IoUring::builder().build(entries).map(|ring| (ring, "no flags"));
     }
-    // Linux 6.1, 5.19, older. A kernel that does not know a flag says EINVAL.
+    // Linux 6.1, 5.19, older. A kernel that does not know a flag returns EINVAL.
     let mut best = IoUring::builder();
     match best.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all().build(entries) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
@@ -107,14 +107,14 @@ mod program {
     use std::io;
     use std::os::fd::AsRawFd;
 
-    /// What the ring and a program in it have of each other.
+    /// The shared state of the ring and a program in it.
     #[derive(Default)]
     pub(super) struct InRing {
         /// Completions taken so far, as the ring counts them.
         taken: u32,
-        /// What they share, once there was a program. The kernel has its memory as long as the ring is.
+        /// The shared page, once there was a program. The kernel keeps its memory as long as the ring exists.
         page: Option<Page>,
-        /// There is a program: entering the ring runs it.
+        /// A program is attached: entering the ring runs it.
         is_there: bool,
     }
 
@@ -128,7 +128,7 @@ mod program {
             self.taken = self.taken.wrapping_add(1);
         }
 
-        /// Hands over what was pushed and waits for `want` completions; `None` without a program.
+        /// Submits pushed operations and waits for `want` completions; `None` without a program.
         pub(super) fn enter(
             &mut self,
             ring: &mut IoUring,
@@ -139,7 +139,7 @@ mod program {
             Some(enter_with_program(ring, page, self.taken, want, counts))
         }
 
-        /// Makes place for a program in the ring.
+        /// Prepares the ring for a program.
         pub(super) fn open(&mut self, ring: &IoUring, completions: Option<CompletionPlaces>) -> io::Result<()> {
             if self.is_there {
                 return Err(io::Error::other("the ring has a program already"));
@@ -161,7 +161,7 @@ mod program {
             self.is_there = false;
         }
 
-        /// The page, for the program to do its own work in the next call, with `pending` operations to be handed over.
+        /// The page, prepared so that the next call runs the program, with `pending` operations to submit.
         pub(super) fn prepare(&mut self, pending: usize) -> io::Result<&mut Page> {
             let Some(page) = self.page.as_mut().filter(|_| self.is_there) else {
                 return Err(io::Error::other("there is no program in the ring"));
@@ -177,7 +177,7 @@ mod program {
     /// Of `io_uring_enter`: completions are wanted.
     const ENTER_GETEVENTS: u32 = 1;
 
-    /// Gives a ring a page that a program in it finds. Once for each ring.
+    /// Registers a page with a ring, for a program in it. Once per ring.
     fn register_page(ring: &IoUring) -> io::Result<Page> {
         let mut page = Page::new();
         let description = [page.address(), page::BYTES as u64, u64::from(REGION_OF_USER), 0, 0, 0, 0, 0];
@@ -189,7 +189,7 @@ mod program {
         if done < 0 { Err(io::Error::last_os_error()) } else { Ok(page) }
     }
 
-    /// What a program is to do in the next call: its own work (`mode` 0), or to wait for `want` completions.
+    /// Prepares the program's next call: its own work (`mode` 0), or waiting for `want` completions.
     fn prepare(page: &mut Page, taken: u32, mode: u32, want: usize, pending: usize) {
         page.set(page::STEPS, 0);
         page.set(page::MODE, mode);
@@ -208,8 +208,8 @@ mod program {
         unsafe { ring.submitter().enter(pending as u32, want as u32, ENTER_GETEVENTS, nothing) }.map(|_| ())
     }
 
-    /// Hands over what was pushed and waits for `want` completions, where a program is in the ring. If there is none
-    /// any more, the kernel does the same by itself.
+    /// Submits pushed operations and waits for `want` completions, with a program in the ring. If the program is gone,
+    /// the kernel does the same itself.
     fn enter_with_program(
         ring: &mut IoUring,
         page: &mut Page,
@@ -255,7 +255,7 @@ mod program {
 /// Number of the registered buffer, the arena.
 const BUFFER: u16 = 0;
 
-/// Registers as much of the arena as the limit on locked memory allows; says how much, and why not all.
+/// Registers as much of the arena as the limit on locked memory allows; returns how much, and why not all.
 fn register_arena(ring: &IoUring, arena: &Arena) -> (usize, Option<String>) {
     let all = arena.bytes().min(REGISTERED_BYTES_MAX);
     let mut len = all;
@@ -277,7 +277,7 @@ fn register_arena(ring: &IoUring, arena: &Arena) -> (usize, Option<String>) {
 }
 
 impl KernelQueue {
-    /// A ring for the calling thread, the only one that may use it.
+    /// Creates a ring for the calling thread, the only one that may use it.
     pub(super) fn new(limits: &BatchLimits, arena: &Arc<Arena>) -> io::Result<(Self, Registered, &'static str)> {
         let (ring, flags) = set_up(limits)?;
         let mut registered = Registered { bytes: 0, files: false, refused: None };
@@ -312,7 +312,7 @@ impl KernelQueue {
         } else {
             registered.refused = Some("registration was not asked for".to_string());
         }
-        // Never more in flight than either ring holds.
+        // Never more in flight than fit into either ring.
         let depth = (ring.params().sq_entries().min(ring.params().cq_entries()) as usize).min(limits.depth as usize);
         let queue = Self {
             ring,
@@ -348,7 +348,7 @@ impl KernelQueue {
         let len = op.range.len().min(OPERATION_BYTES_MAX) as u32;
         let buffer = fixed.unwrap_or(0);
         let bytes = |n: u64| u32::try_from(n).unwrap_or(0);
-        // One arm for each kind of file: the builders are generic over it.
+        // One arm per kind of file: the builders are generic over it.
         macro_rules! entry {
             ($fd:expr) => {
                 match op.action {
@@ -361,7 +361,7 @@ impl KernelQueue {
                     }
                     Action::Write => opcode::Write::new($fd, memory, len).offset(op.offset).ioprio(priority).build(),
                     Action::Sync => opcode::Fsync::new($fd).flags(FsyncFlags::DATASYNC).build(),
-                    // A length of 0 means to the end, which is what a range too long for the field comes to.
+                    // A length of 0 means "to the end"; also used for a range too long for the field.
                     Action::StartWriteBack(n) => opcode::SyncFileRange::new($fd, bytes(n))
                         .offset(op.offset)
                         .flags(libc::SYNC_FILE_RANGE_WRITE)
@@ -379,7 +379,7 @@ impl KernelQueue {
         }
     }
 
-    /// Enters the kernel: hands on what was pushed, and waits for `want` completions.
+    /// Enters the kernel: submits pushed operations, and waits for `want` completions.
     fn enter(&mut self, want: usize) -> io::Result<()> {
         let ring = &mut self.ring;
         let mut again = 0;
@@ -392,7 +392,7 @@ impl KernelQueue {
             };
             match done {
                 Ok(_) => {
-                    // A kernel that stops at a bad entry leaves the others for the next time.
+                    // A kernel that stops at an invalid entry leaves the others for the next call.
                     self.unsubmitted = ring.submission().len();
                     if self.unsubmitted == 0 || want > 0 {
                         return Ok(());
@@ -406,7 +406,7 @@ impl KernelQueue {
                     }
                     continue;
                 }
-                // No memory for requests now, or completions to be fetched first: they are, when there are some.
+                // No memory for requests now, or completions must be fetched first, which happens if there are some.
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)) => {
                     self.unsubmitted = ring.submission().len();
                     if !ring.completion().is_empty() {
@@ -426,7 +426,7 @@ impl KernelQueue {
         }
     }
 
-    /// Takes what has completed.
+    /// Takes completed operations.
     fn collect(&mut self, done: &mut Vec<Done>) {
         done.append(&mut self.ready);
         for completion in self.ring.completion() {
@@ -445,7 +445,7 @@ impl KernelQueue {
         }
     }
 
-    /// Cancels what can be cancelled and waits for everything. False when some is left.
+    /// Cancels what can be cancelled and waits for everything. False if some operations are left.
     fn drain(&mut self) -> bool {
         if self.in_flight() == 0 {
             return true;
@@ -453,11 +453,11 @@ impl KernelQueue {
         if self.check_thread().is_err() {
             return false;
         }
-        // What the kernel has not seen cannot be cancelled.
+        // Operations that the kernel has not seen cannot be cancelled.
         if self.unsubmitted > 0 && self.enter(0).is_err() {
             return false;
         }
-        // Linux 6.0; without it, and for what a device already has, there is only the wait.
+        // Linux 6.0; without it, and for operations already at a device, only the wait remains.
         let _ = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
         let mut gone = Vec::new();
         while self.in_flight() > 0 {
@@ -476,8 +476,8 @@ impl Queue for KernelQueue {
         self.depth
     }
 
-    /// The kernel takes a ring's operations from the thread that made it and from no other: this one gets a ring of its
-    /// own, over the same memory, which is what takes long to make.
+    /// The kernel accepts a ring's operations only from the thread that created it: this thread gets its own ring, over
+    /// the same memory, whose setup is the expensive part.
     fn claim(&mut self, anew: bool) -> io::Result<Option<Registered>> {
         if self.in_flight() > 0 || !self.ready.is_empty() || self.program.is_there() {
             return Err(io::Error::other("operations are in flight, or a program is in the ring"));
@@ -487,7 +487,7 @@ impl Queue for KernelQueue {
             return Ok(None);
         }
         if mine && self.registered_bytes > 0 {
-            // So that the same pages do not count twice as locked memory. Elsewhere closing the ring has to do.
+            // So that the same pages do not count twice as locked memory. Otherwise closing the ring must be enough.
             let _ = self.ring.submitter().unregister_buffers();
             self.registered_bytes = 0;
         }
@@ -526,7 +526,7 @@ impl Queue for KernelQueue {
         files.iter().for_each(|file| file.set_registered(None));
         places.sort_unstable();
         for run in places.chunk_by(|a, b| a + 1 == *b) {
-            // A place that cannot be emptied keeps the file open; it is not used again.
+            // A slot that cannot be cleared keeps the file open; it is not used again.
             let gone = self.ring.submitter().register_files_update(run[0], &vec![-1; run.len()]).unwrap_or(0);
             free.extend(&run[..gone.min(run.len())]);
         }
@@ -577,7 +577,7 @@ impl Queue for KernelQueue {
         let pushed = unsafe { self.ring.submission().push(&entry) };
         match pushed {
             Ok(()) => self.unsubmitted += 1,
-            // Cannot be: there are as many entries as places. The operation never reached the kernel.
+            // Cannot happen: there are as many entries as slots. The operation never reached the kernel.
             Err(e) => {
                 self.free.push(place);
                 if let Some(op) = self.table[place as usize].take() {
@@ -589,7 +589,7 @@ impl Queue for KernelQueue {
 
     fn submit(&mut self) -> io::Result<()> {
         self.check_thread()?;
-        // A program takes along what was queued when it is called the next time.
+        // A program submits queued operations in its next call.
         if self.unsubmitted == 0 || self.program.is_there() { Ok(()) } else { self.enter(0) }
     }
 
@@ -619,13 +619,13 @@ impl Queue for KernelQueue {
             self.counts.ring_enters += 1;
             match program::enter_events(&self.ring, 0, 0) {
                 Ok(()) => break,
-                // A signal between two steps: the program goes on where it was.
+                // A signal between two steps: the program continues where it was.
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
                 Err(e) => return Err(e),
             }
         }
         self.counts.by_program += u64::from(page.get(page::SUBMITTED));
-        // What the kernel did not take now goes along the next time, or who waits for it hears why.
+        // Entries that the kernel did not accept are submitted the next time, or their waiter gets the error.
         self.unsubmitted = self.ring.submission().len();
         match page.get(page::STEPS) {
             0 => Err(io::Error::other("the kernel did not call the program")),
@@ -641,8 +641,8 @@ impl Queue for KernelQueue {
             return Ok(());
         }
         while done.len() == before && self.in_flight() > 0 {
-            // Who waits is faster than the device. It then waits for several, as long as most stay in flight: fewer
-            // entries into the kernel, fewer times asleep, and the device is as busy as before.
+            // A waiting caller is faster than the device, so it waits for several completions, as long as most
+            // operations stay in flight: fewer system calls and fewer sleeps, while the device stays equally busy.
             let want = (self.in_flight() / IN_FLIGHT_PER_WAIT).clamp(1, WAIT_MAX);
             self.enter(want.max(wait.min(self.in_flight())))?;
             self.collect(done);
@@ -664,7 +664,7 @@ impl Drop for KernelQueue {
         if self.drain() {
             return;
         }
-        // The kernel may still write to this memory: it is given up, together with the files. Closing the ring (if
+        // The kernel may still write to this memory: it is leaked, together with the files. Closing the ring (if
         // another thread drops it, the kernel cancels and waits on its own time) does not end that at once.
         for op in self.table.iter_mut().filter_map(Option::take) {
             let _kept = ManuallyDrop::new(op);
@@ -681,7 +681,7 @@ mod tests {
     use std::path::Path;
     use std::time::Instant;
 
-    /// A file whose reads wait for ever: a pipe that nobody writes to.
+    /// A file whose reads wait for ever: a pipe without writes.
     #[derive(Debug)]
     struct Pipe(PipeReader);
 
@@ -726,7 +726,7 @@ mod tests {
         let flags = text.lines().find_map(|l| l.strip_prefix("flags:")).expect("the line").trim();
         let flags = u32::from_str_radix(flags, 8).unwrap();
         assert!(flags & libc::O_CLOEXEC as u32 != 0, "a program that we start would inherit it: {flags:o}");
-        // Nor does a program that is started have its memory: a ring is not mapped in a child.
+        // A started program does not have its memory either: a ring is not mapped in a child.
         let child = std::process::Command::new("cat").arg("/proc/self/maps").output().unwrap();
         assert!(child.status.success() && !String::from_utf8_lossy(&child.stdout).contains("io_uring"));
         let child = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();

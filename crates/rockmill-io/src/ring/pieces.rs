@@ -30,7 +30,7 @@ struct Piece {
     file: u32,
     offset: u64,
     len: usize,
-    /// Where it is in the buffer.
+    /// Its position in the buffer.
     to: usize,
 }
 
@@ -44,7 +44,7 @@ impl Piece {
 #[derive(Debug, Default)]
 pub struct Pieces {
     files: Vec<File>,
-    /// In the order in which they were asked for.
+    /// In the order of the requests.
     pieces: Vec<Piece>,
     /// Their numbers in the order of their places.
     order: Vec<u32>,
@@ -209,7 +209,7 @@ impl Pieces {
         piece.and_then(|p| self.buffer.get_mut(p.to..p.to + p.len)).unwrap_or(&mut [])
     }
 
-    /// Copies what is in a window to the pieces that it is of.
+    /// Copies the data in a window to its pieces.
     fn put(&mut self, window: &Window) {
         let Span { file, offset: begin, len } = window.span();
         let end = begin + u64::from(len);

@@ -1,11 +1,11 @@
-//! Whether io_uring is there, and if not, why, in one line for the log.
+//! Whether io_uring is available, and if not, why, in one line for the log.
 
 use super::{BatchLimits, arena::Arena, kernel::KernelQueue};
 use crate::error::raw_os_error;
 use std::fs;
 use std::io;
 
-/// What an attempt to use io_uring came to.
+/// The result of an attempt to use io_uring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchProbe {
     /// True when rings can be made here.
@@ -20,7 +20,7 @@ impl BatchProbe {
         Self { available: false, reason: reason.into() }
     }
 
-    /// Makes a small ring and lets it go.
+    /// Creates a small ring and closes it.
     pub(crate) fn of_kernel() -> Self {
         let limits = BatchLimits { depth: 2, ..BatchLimits::default() };
         let made = Arena::new(1 << 20, false).and_then(|arena| KernelQueue::new(&limits, &arena));
@@ -79,7 +79,7 @@ pub(crate) fn explain_registration(error: &io::Error) -> String {
     }
 }
 
-/// The limit on locked memory in words, from the kernel's own list.
+/// A description of the limit on locked memory, from the kernel's own list.
 fn locked_memory_limit() -> String {
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));

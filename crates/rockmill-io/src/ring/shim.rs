@@ -1,5 +1,5 @@
-//! A layer between transfers and their queue that makes completions go wrong: short, interrupted, refused, late. For
-//! tests of the real ring; what happens below it is real.
+//! A layer between transfers and their queue that manipulates completions: short, interrupted, refused, late. For tests
+//! of the real ring; everything below it is real.
 
 use super::Registered;
 #[cfg(feature = "program")]
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct ShimOp<'a> {
     /// How many there were before.
     pub number: u64,
-    /// A read, or else a write or sync.
+    /// True for a read, false for a write or sync.
     pub read: bool,
     /// A sync.
     pub sync: bool,
@@ -33,13 +33,13 @@ pub struct ShimOp<'a> {
 pub enum Tamper {
     /// What the queue makes of it.
     No,
-    /// At most so many bytes are transferred, at least one.
+    /// At most this many bytes are transferred, at least one.
     Short(usize),
-    /// It does not happen, and completes with this `errno`.
+    /// It is not executed, and completes with this `errno`.
     Refuse(i32),
-    /// It happens, and completes with this `errno` all the same.
+    /// It is executed, but nevertheless completes with this `errno`.
     FailAfter(i32),
-    /// It completes when so many others have, or when none is left.
+    /// It completes after this many others, or when none is left.
     Late(u32),
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct ShimQueue {
     inner: Box<dyn Queue>,
     shim: Shim,
     number: u64,
-    /// What will be done to completions, by token.
+    /// Planned manipulations of completions, by token.
     planned: Vec<(u64, Tamper)>,
     ready: VecDeque<Done>,
     late: Vec<(u32, Done)>,

@@ -1,9 +1,9 @@
-//! Reading input runs: several spans of each in flight ahead of the one in use.
+//! Reads input runs, with several spans of each in flight ahead of the one in use.
 //!
 //! 1. A run is a list of spans, each a range of a file that ends between two blocks. They are read in order.
-//! 2. With direct I/O reads begin and end at the device's sectors, as the file tells their size. A span that follows
-//!    its neighbour in the file begins its read at the first sector that the neighbour's read did not have; what is
-//!    missing at its front, less than a sector, is carried over from the neighbour's memory: each byte is read once.
+//! 2. With direct I/O, reads begin and end at sectors of the device, whose size the file tells. If a span follows its
+//!    neighbour in the file, its read begins at the first sector that the neighbour's read did not include. The missing
+//!    bytes at its front, less than a sector, are copied from the neighbour's memory, so each byte is read once.
 //!
 //! ```text
 //!   file      |----sector----|----sector----|----sector----|----sector----|
@@ -13,9 +13,9 @@
 //!                                      ^ span 2 begins here
 //! ```
 //!
-//! 3. Each slot has room for the largest sector in front, for what is carried.
-//! 4. `next` waits for the run's oldest read, keeps the carry for the next one, and begins reads for the run until it
-//!    has as many in flight as it should; they go to the kernel together with those of other runs.
+//! 3. Each slot has room for the largest sector in front, for the carried bytes.
+//! 4. `next` waits for the run's oldest read, keeps the carry for the next one, and begins reads for the run until the
+//!    intended number is in flight; they are submitted together with those of other runs.
 
 use super::arena::{Lease, Pool};
 use super::queue::{Action, BatchFile};
@@ -46,7 +46,7 @@ pub struct Span {
 }
 
 /// Joins ranges (offset and length, of one file) that touch, into spans of at most `span_bytes_max` bytes; a larger
-/// range is a span alone. Empty ranges are left out.
+/// range is a separate span. Empty ranges are omitted.
 pub fn coalesce(file: u32, ranges: impl IntoIterator<Item = (u64, u32)>, span_bytes_max: usize) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for (offset, len) in ranges.into_iter().filter(|(_, len)| *len > 0) {
@@ -62,7 +62,7 @@ pub fn coalesce(file: u32, ranges: impl IntoIterator<Item = (u64, u32)>, span_by
     spans
 }
 
-/// What to read: files, and for each input run its spans in order.
+/// The files to read, and for each input run its spans in order.
 #[derive(Debug, Default)]
 pub struct ReadPlan {
     files: Vec<BatchFile>,
@@ -75,13 +75,13 @@ impl ReadPlan {
         Self::default()
     }
 
-    /// Adds a file; `path` is for error messages. Gives its number.
+    /// Adds a file; `path` is for error messages. Returns its number.
     pub fn add_file(&mut self, file: Arc<dyn RandomAccessFile>, path: &Path) -> u32 {
         self.add(BatchFile::reading(file, path, false))
     }
 
-    /// The same for a file that is still being appended to: spans may lie behind the end that it had when it was
-    /// opened. With direct I/O they may not.
+    /// The same for a file that is still being appended to: spans may be after the end that it had when it was opened,
+    /// except with direct I/O.
     pub fn add_growing_file(&mut self, file: Arc<dyn RandomAccessFile>, path: &Path) -> u32 {
         self.add(BatchFile::reading(file, path, true))
     }
@@ -91,7 +91,7 @@ impl ReadPlan {
         (self.files.len() - 1) as u32
     }
 
-    /// Adds a run. Gives its number. Spans of several files may follow each other.
+    /// Adds a run, whose spans may be in several files. Returns its number.
     pub fn add_run(&mut self, spans: Vec<Span>) -> usize {
         self.runs.push(spans);
         self.runs.len() - 1
@@ -107,11 +107,11 @@ impl ReadPlan {
 #[derive(Default)]
 pub struct ReadOptions {
     /// Spans in flight for each run ahead of the one in use. 0: four for up to four runs, three for up to eight, two
-    /// for more. Fewer where the memory does not suffice, but at least one.
+    /// for more. Fewer if memory is insufficient, but at least one.
     pub depth: usize,
-    /// Bytes of the arena that the stream may take; 0 for what is free, less what one writer needs.
+    /// Bytes of the arena that the stream may use; 0 for all that is free except the memory of one writer.
     pub memory_bytes: usize,
-    /// Called with the number of bytes before a read is begun: where a rate limiter waits.
+    /// Called with the number of bytes before a read begins, for a rate limiter.
     pub throttle: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
@@ -129,12 +129,12 @@ impl fmt::Debug for ReadOptions {
 #[derive(Debug)]
 struct Pending {
     span: Span,
-    /// `None` when all of the span is carried, or when it could not be begun.
+    /// `None` if all of the span is carried, or the read could not begin.
     token: Option<Token>,
     lease: Option<Lease>,
     /// Where the span begins in the memory.
     start: usize,
-    /// Where in the file the read begins and ends; for the carry.
+    /// The range of the read in the file; for the carry.
     read: Range<u64>,
     /// Memory outside the arena.
     heap_bytes: usize,
@@ -152,7 +152,7 @@ struct Run {
     carry: AlignedBuf,
     /// Where the last begun read ended: the next span's may begin there.
     read_end: Option<(u32, u64)>,
-    /// A failure that was given out: the run cannot go on.
+    /// A reported failure: the run cannot continue.
     failed: Option<String>,
 }
 
@@ -195,7 +195,7 @@ impl Drop for Window {
     }
 }
 
-/// Bytes outside the arena that a stream's reads and windows have.
+/// Bytes outside of the arena that a stream's reads and windows use.
 #[derive(Debug, Default)]
 struct HeapUse {
     bytes: std::sync::atomic::AtomicUsize,
@@ -232,7 +232,7 @@ pub struct ReadStream {
     heap_bytes_max: usize,
     throttle: Option<Box<dyn FnMut(u64) + Send>>,
     bytes_read: u64,
-    /// Spans of all runs that were not begun.
+    /// Spans of all runs whose reads have not begun.
     unbegun: usize,
     /// True until the last span was begun.
     reads_ahead: bool,
@@ -248,13 +248,13 @@ impl fmt::Debug for ReadStream {
     }
 }
 
-/// Memory for one span of so many bytes: a sector carried in front, and one more since a span may begin and end
-/// anywhere in one.
+/// Memory for one span of `span_bytes` bytes: one sector for carried bytes, and one more because a span may begin and
+/// end anywhere in a sector.
 pub(super) fn slot_bytes(span_bytes: usize) -> usize {
     align_up((span_bytes + 2 * ALIGNMENT) as u64) as usize
 }
 
-/// Spans in flight for each of so many runs: as many reads in all as keep the device busy.
+/// Spans in flight for each of `runs` runs: enough reads in total to keep the device busy.
 pub(super) fn depth_for(runs: usize) -> usize {
     match runs {
         0..=4 => 4,
@@ -273,7 +273,7 @@ impl ReadStream {
             }
         }
         let files: Vec<_> = files.into_iter().map(Arc::new).collect();
-        // A plain read past the page cache happens when it is waited for: nothing is gained by several.
+        // A plain direct read is executed when it is waited for, so several in flight have no advantage.
         let plain = io.facts().kind == BatchKind::Pread && files.iter().all(|file| file.is_direct());
         let wanted = match options.depth {
             _ if plain => 1,
@@ -309,7 +309,7 @@ impl ReadStream {
             unbegun,
             reads_ahead: true,
         };
-        // The first span of every run before the second of any: a merge begins when it has one of each.
+        // The first span of every run before any second one: a merge begins when it has one of each.
         for _ in 0..depth {
             for run in 0..this.runs.len() {
                 this.begin_one(run, false);
@@ -323,7 +323,7 @@ impl ReadStream {
         Ok(this)
     }
 
-    /// Slots for all runs, and for how many spans in flight they suffice.
+    /// Slots for all runs, and the number of spans in flight for which they are enough.
     fn pool(io: &BatchIo, runs: &[Vec<Span>], wanted: usize, options: &ReadOptions) -> (Option<Arc<Pool>>, usize) {
         let span_max = runs.iter().flatten().map(|span| span.len as usize).filter(|len| *len <= SPAN_BYTES_MAX).max();
         let Some(span_max) = span_max else { return (None, 1) };
@@ -334,7 +334,7 @@ impl ReadStream {
             bytes => bytes.min(free),
         };
         let active = runs.iter().filter(|spans| !spans.is_empty()).count().max(1);
-        // One more for each run than is in flight: the one in use.
+        // One more per run than in flight: the one in use.
         let longest = runs.iter().map(Vec::len).max().unwrap_or(1);
         let operations = io.shared.lock().depth() / active;
         let affordable = (budget / slot / active).saturating_sub(1);
@@ -357,7 +357,7 @@ impl ReadStream {
         self.depth
     }
 
-    /// Memory that it has now: its part of the arena, and spans outside.
+    /// Memory in use now: its part of the arena, and spans outside of it.
     pub fn memory_bytes(&self) -> usize {
         self.pool.as_ref().map_or(0, |pool| pool.bytes()) + self.heap.now()
     }
@@ -368,12 +368,12 @@ impl ReadStream {
         self.pool.as_ref().map_or(0, |pool| pool.bytes()) + heap
     }
 
-    /// Bytes of reads begun so far, with what alignment adds.
+    /// Bytes of reads begun so far, including alignment.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read
     }
 
-    /// The next span of a run; `None` after the last. After a failure the run gives no more than that it failed.
+    /// The next span of a run; `None` after the last. After a failure, the run returns only the error.
     pub fn next(&mut self, run: usize) -> io::Result<Option<Window>> {
         let Some(state) = self.runs.get_mut(run) else {
             let what = format!("run {run} of a plan with fewer");
@@ -401,7 +401,7 @@ impl ReadStream {
         }
     }
 
-    /// True when [`Self::next`] would not wait for the run's next span.
+    /// True if [`Self::next`] would not wait for the run's next span.
     pub fn is_ready(&self, run: usize) -> bool {
         let Some(first) = self.runs.get(run).and_then(|state| state.pending.front()) else { return false };
         let Some(token) = first.token else { return true };
@@ -430,7 +430,7 @@ impl ReadStream {
         self.forget(run);
     }
 
-    /// Drops what is in flight for a run, and what was not begun.
+    /// Drops a run's reads in flight and its remaining spans.
     fn forget(&mut self, run: usize) {
         let state = &mut self.runs[run];
         self.unbegun -= state.spans.len() - state.next;
@@ -445,7 +445,7 @@ impl ReadStream {
         }
     }
 
-    /// Waits for a span and makes a window of it.
+    /// Waits for a span and returns it as a window.
     fn complete(&mut self, run: usize, pending: Pending, index: usize) -> io::Result<Window> {
         let Pending { span, token, lease, start, read, heap_bytes, refused } = pending;
         let given_back = |e| {
@@ -461,7 +461,7 @@ impl ReadStream {
                 if !transfers.is_ended(token) {
                     transfers.poll();
                 }
-                // Who has to wait hands on what was begun with the same call.
+                // If it has to wait, the same call submits the begun reads.
                 if transfers.is_ended(token) {
                     transfers.flush_batch(self.batch);
                 }
@@ -476,7 +476,7 @@ impl ReadStream {
         let state = &mut self.runs[run];
         let block = self.files[span.file as usize].block();
         let sector_bytes = block as usize;
-        // What stands before the read in memory stands for the sector before it in the file.
+        // The bytes before the read in memory correspond to the sector before it in the file.
         if start < ALIGNMENT {
             lease[ALIGNMENT - sector_bytes..ALIGNMENT].copy_from_slice(&state.carry[..sector_bytes]);
         }
@@ -486,8 +486,7 @@ impl ReadStream {
             && read.end > end
         {
             state.carry.grow(ALIGNMENT, 0);
-            // Where the sector is in memory: the read begins behind the room in front. One that was carried itself
-            // ends there.
+            // The sector's place in memory: the read begins after the room in front. A carried sector ends there.
             let sector = (down_to(end, block) + ALIGNMENT as u64 - read.start) as usize;
             state.carry[..sector_bytes].copy_from_slice(&lease[sector..sector + sector_bytes]);
         }
@@ -501,8 +500,8 @@ impl ReadStream {
         self.count_rest();
     }
 
-    /// Begins one read, if there is one to begin and memory for it. `on_demand`: the merge waits for it, and it gets
-    /// memory in any case.
+    /// Begins one read, if there is one left and memory for it. `on_demand`: the merge waits for it, so it gets memory
+    /// in any case.
     fn begin_one(&mut self, run: usize, on_demand: bool) -> bool {
         let state = &self.runs[run];
         let Some(span) = state.spans.get(state.next).copied() else { return false };
@@ -531,7 +530,7 @@ impl ReadStream {
         let Some((lease, heap_bytes)) = self.memory(ALIGNMENT + len, on_demand) else { return false };
         let start = (ALIGNMENT as u64 + span.offset - read.start) as usize;
         if file.is_direct() {
-            // Only a neighbour in the file may continue: another span begins its own sector.
+            // Only a neighbour in the file can continue: another span begins at its own sector.
             self.runs[run].read_end = Some((span.file, read.end));
             let next = self.runs[run].spans.get(self.runs[run].next + 1);
             if next.is_none_or(|next| next.file != span.file || next.offset != end) {
@@ -561,7 +560,7 @@ impl ReadStream {
         self.unbegun -= 1;
     }
 
-    /// Says when there is nothing left to begin: writes no longer wait for company.
+    /// Notes when no reads are left to begin: writes then no longer wait to be submitted together.
     fn count_rest(&mut self) {
         if self.reads_ahead && self.unbegun == 0 {
             self.reads_ahead = false;
@@ -569,7 +568,7 @@ impl ReadStream {
         }
     }
 
-    /// Memory for a read; the bytes of it that are outside the arena.
+    /// Memory for a read, and how many bytes of it are outside of the arena.
     fn memory(&self, bytes: usize, on_demand: bool) -> Option<(Lease, usize)> {
         if let Some(pool) = &self.pool
             && bytes <= pool.slot_bytes()
@@ -581,7 +580,7 @@ impl ReadStream {
                 return None;
             }
         }
-        // A run that has nothing gets memory in any case: the merge could not go on.
+        // A run without any span gets memory in any case: otherwise the merge could not continue.
         if !on_demand && self.heap.now() + bytes > self.heap_bytes_max {
             return None;
         }

@@ -35,9 +35,9 @@ pub(crate) struct Transfer {
     pub(crate) action: Action,
     pub(crate) offset: u64,
     pub(crate) lease: Option<Lease>,
-    /// The part of the lease that goes to or comes from `offset`.
+    /// The part of the lease that is transferred to or from `offset`.
     pub(crate) range: Range<usize>,
-    /// Bytes that must arrive: less than the range where that goes beyond the file's end.
+    /// Bytes that must arrive: less than the range if the range extends beyond the file's end.
     pub(crate) needed: usize,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Transfer {
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) lease: Option<Lease>,
-    /// The needed bytes are there, or why not.
+    /// Whether the needed bytes have arrived, or the error.
     pub(crate) result: io::Result<()>,
 }
 
@@ -60,7 +60,7 @@ struct Running {
     /// Bytes that are through.
     done: usize,
     tries: u32,
-    /// Nobody waits for it any more.
+    /// Nobody waits for it.
     orphan: bool,
 }
 
@@ -75,10 +75,10 @@ pub(crate) struct Transfers {
     /// Operations that wait for a place in the queue, or for another to free memory.
     waiting: VecDeque<Op>,
     done: Vec<Done>,
-    /// Set when the queue itself failed: nothing more goes through it.
+    /// Set when the queue itself failed: it accepts nothing more.
     broken: Option<Arc<io::Error>>,
     observers: Vec<Arc<dyn BatchObserver>>,
-    /// Entries of the ring that observers were told of.
+    /// Number of calls that entered the ring, as reported to observers.
     enters_told: u64,
     retries: u64,
     plain_calls: u64,
@@ -188,7 +188,8 @@ impl Transfers {
         steps
     }
 
-    /// Begins a transfer. Its operation may not have gone to the kernel when this returns: see [`flush`](Self::flush).
+    /// Starts a transfer. Its operation may not be submitted to the kernel yet when this returns: see
+    /// [`flush`](Self::flush).
     pub(crate) fn start(&mut self, transfer: Transfer) -> Token {
         let token = self.next;
         self.next += 1;
@@ -223,7 +224,7 @@ impl Transfers {
         }
     }
 
-    /// Hands on what was started.
+    /// Submits the operations that were started.
     pub(crate) fn flush(&mut self) {
         self.fill();
         self.write_waits = false;
@@ -255,7 +256,7 @@ impl Transfers {
         }
     }
 
-    /// Hands on what has gathered, if that is as much as `batch` operations or a write among them.
+    /// Submits the gathered operations if they are at least `batch` or include a write.
     pub(crate) fn flush_batch(&mut self, batch: usize) {
         if self.write_waits || self.queue.unsubmitted() >= batch {
             self.flush();
@@ -267,7 +268,7 @@ impl Transfers {
         self.readers = if begins { self.readers + 1 } else { self.readers.saturating_sub(1) };
     }
 
-    /// Takes what has completed, without waiting.
+    /// Takes completed operations, without waiting.
     pub(crate) fn poll(&mut self) {
         self.reap(0, Token::MAX);
     }
@@ -306,7 +307,7 @@ impl Transfers {
         }
     }
 
-    /// Waits until all of these are through: at once, not one by one. Their outcomes are to be asked for.
+    /// Waits until all of these are complete, together and not one by one. The caller must then fetch their outcomes.
     pub(crate) fn await_all(&mut self, tokens: &VecDeque<Token>) {
         while self.broken.is_none()
             && let Some(first) = tokens.iter().find(|token| self.running.contains_key(token)).copied()
@@ -316,7 +317,7 @@ impl Transfers {
         }
     }
 
-    /// Nobody will ask for this one: what it ends in is dropped.
+    /// Nobody will wait for this one: its outcome is dropped.
     pub(crate) fn abandon(&mut self, token: Token) {
         if self.ended.remove(&token).is_none()
             && let Some(running) = self.running.get_mut(&token)
@@ -379,7 +380,7 @@ impl Transfers {
         let Some(running) = self.running.remove(&op.token) else { return };
         if !running.orphan {
             let result = result.map_err(|e| named(op.offset, &running, e));
-            // What was written is of no use to its owner; its memory is, to whoever fills the next buffer.
+            // The owner does not need written data any more; dropping its lease frees the memory for the next buffer.
             let lease = op.lease.filter(|_| op.action == Action::Read);
             self.ended.insert(op.token, Ended { lease, result });
         }
@@ -394,7 +395,7 @@ impl Transfers {
         }
         let Some(running) = self.running.get_mut(&op.token) else { return };
         running.tries += 1;
-        // Somebody below may have asked for less.
+        // A layer below may have requested less.
         op.range.end = running.range.end;
         let transfers = matches!(op.action, Action::Read | Action::Write);
         match result {
@@ -413,7 +414,7 @@ impl Transfers {
                     };
                     return self.end(op, Err(kind.into()));
                 }
-                // A direct transfer goes on from a sector's start.
+                // A direct transfer continues from the start of a sector.
                 let from = match op.file.is_direct() {
                     true => align_down(running.done as u64) as usize,
                     false => running.done,

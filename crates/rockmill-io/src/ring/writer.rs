@@ -39,7 +39,7 @@ pub(super) fn memory_of_one(io: &BatchIo) -> usize {
     memory_of(writes_max(io))
 }
 
-/// The same, for so many writes in flight.
+/// The same, for this many writes in flight.
 pub(super) fn memory_of(writes: usize) -> usize {
     (writes.max(1) + 1) * BUFFER_BYTES_DEFAULT
 }
@@ -101,7 +101,7 @@ pub struct BatchWriter {
     /// for inside the call that submits it (ext4), one into reserved space is not. That costs a plain call more than it
     /// gains.
     extend: bool,
-    /// True when the file may be longer than what was appended.
+    /// True if the file may be longer than the appended data.
     tail: bool,
     unsynced: bool,
     closed: bool,
@@ -157,7 +157,7 @@ impl BatchWriter {
         })
     }
 
-    /// True while writes bypass the page cache: asked for, and not refused by the file system so far.
+    /// True while writes bypass the page cache: requested, and not refused by the file system so far.
     pub fn is_direct(&self) -> bool {
         self.inner.is_direct()
     }
@@ -193,7 +193,7 @@ impl BatchWriter {
 
     /// Makes `len` bytes free in the buffer, which is larger by a sector at least.
     fn make_room(&mut self, len: usize) -> io::Result<()> {
-        // What is appended now is not part of a sync that was begun before.
+        // Data appended now is not part of a sync that began earlier.
         self.finish_sync()?;
         if self.buffer.is_some() && self.used + len > self.buffer_bytes {
             self.write_full()?;
@@ -219,7 +219,7 @@ impl BatchWriter {
             if !self.in_flight.is_empty() {
                 self.await_oldest()?;
             } else if self.pool.is_none() || !self.io.shared.lock().await_write() {
-                // The arena is too small, or taken: slower, but it goes on.
+                // The arena is too small, or in use: it continues, but more slowly.
                 return Ok(Lease::heap(self.buffer_bytes));
             }
         }
@@ -346,7 +346,7 @@ impl BatchWriter {
         if to < self.write_back_to.saturating_add(step) {
             return Ok(());
         }
-        // What is in flight is not in the page cache yet.
+        // Data in flight is not in the page cache yet.
         self.await_all()?;
         if self.options.strict_bytes_per_sync && self.write_back_to > 0 {
             self.operate(Action::AwaitWriteBack(self.write_back_to), 0)?;
@@ -365,7 +365,7 @@ impl BatchWriter {
         transfers.wait(token).result
     }
 
-    /// Goes on with a sync that was begun. True when it is over; without `wait` it may not be.
+    /// Continues a sync that was started. True when it is complete; without `wait`, it may not be.
     fn advance_sync(&mut self, wait: bool) -> io::Result<bool> {
         loop {
             match self.syncing {
@@ -402,7 +402,7 @@ impl BatchWriter {
                             return Ok(false);
                         }
                     }
-                    // Whatever the result is, it is not asked for twice.
+                    // Whatever the result is, it is requested only once.
                     self.syncing = None;
                     transfers.wait(token).result?;
                     self.unsynced = false;

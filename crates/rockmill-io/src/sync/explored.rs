@@ -1,7 +1,7 @@
 //! parking_lot's locks and the standard library's threads, over shuttle's.
 //!
-//! 1. A wait with a time limit has none: a thread that is never told would sleep for ever, which the tester reports as
-//!    a deadlock. In the store these limits are for what should not happen, so a notification that is missing is found.
+//! 1. Waits with a time limit never time out: a thread that is never notified would sleep for ever, which the tester
+//!    reports as a deadlock. In the store, time limits are only a safety net, so a missing notification is found.
 //! 2. There is no poisoning, as in parking_lot.
 
 use std::ops::{Deref, DerefMut};
@@ -50,7 +50,7 @@ impl<T: ?Sized> Mutex<T> {
         Some(MutexGuard { mutex: &self.0, guard: Some(guard) })
     }
 
-    /// The value; nobody else can have the lock.
+    /// The value; no other thread can hold the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

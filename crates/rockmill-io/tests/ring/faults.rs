@@ -89,7 +89,7 @@ fn short_and_late_transfers_change_nothing() {
         let wanted = job::prepare(&place);
         for most in [1, 511, 4096, 5000, 20_000] {
             let io = place.io(&job::limits());
-            // Each third transfer, tries of the rest included.
+            // Each third transfer, including retries.
             let mut seen = 0;
             fs.set_hook(Box::new(move |op| match op.kind {
                 OpKind::ReadAt | OpKind::Write => {
@@ -103,7 +103,7 @@ fn short_and_late_transfers_change_nothing() {
             job::check(&place, &wanted, &format!("{} short: {most}", place.name));
             assert!(io.counts().retries > 0);
         }
-        // All of them, to the end: in steps of a sector and a bit.
+        // All transfers, to the end, in steps of slightly more than a sector.
         fs.set_hook(Box::new(|op| match op.kind {
             OpKind::ReadAt | OpKind::Write => Fault::Short(4100),
             _ => Fault::None,
@@ -198,7 +198,7 @@ fn what_was_synced_survives_a_power_cut_at_any_later_point() {
                     _ => {
                         writer.begin_sync().unwrap();
                         while !writer.poll_sync().unwrap() {
-                            // In memory things move when they are waited for.
+                            // In memory, operations are executed when they are waited for.
                             writer.sync().unwrap();
                         }
                     }

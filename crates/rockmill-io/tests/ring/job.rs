@@ -13,7 +13,7 @@ pub fn limits() -> BatchLimits {
     BatchLimits { memory_bytes: 2 << 20, depth: 16, huge_pages: false, writes_in_flight: 3, ..BatchLimits::default() }
 }
 
-/// Writes the inputs; gives what the output must be.
+/// Writes the inputs; returns the expected output.
 pub fn prepare(place: &Place) -> Vec<u8> {
     let inputs: Vec<Vec<u8>> = (0..INPUTS).map(|i| pattern(INPUT_BYTES, i as u32)).collect();
     for (i, data) in inputs.iter().enumerate() {

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names the part that a test's child process plays.
+/// The variable that names the role of a test's child process.
 const CHILD: &str = "ROCKMILL_RING_CHILD";
 
 #[test]
@@ -63,7 +63,7 @@ fn files_are_written_from_the_same_buffers_while_those_before_are_synced() {
         for file in 0..6 {
             let path = place.path(&format!("{file}.sst"));
             let mut writer = io.create(&*place.fs, &path, options).unwrap();
-            // A part of the last buffer stays in flight with all the others when the next file begins.
+            // A part of the last buffer is still in flight with all the others when the next file begins.
             writer.append(&pattern(600_000 + file, 1)).unwrap();
             free.push(io.free_bytes());
             if writer.begin_sync().unwrap() {
@@ -103,7 +103,7 @@ fn windows_may_go_to_other_threads_and_rings_may_not() {
             windows.into_iter().map(|window| std::thread::spawn(move || sum(&window)).join().unwrap()).collect();
         let wanted: Vec<u64> = (0..3).map(|i| sum(&data[0][i * 40_000..(i + 1) * 40_000])).collect();
         assert_eq!(sums, wanted);
-        // The stream itself, elsewhere: what is there may be given, then an error that says why.
+        // The stream itself in another thread: available data may be returned, then an error with the reason.
         let error = std::thread::spawn(move || {
             let error = (0..10).find_map(|_| stream.next(0).err());
             drop(stream);
@@ -126,7 +126,7 @@ fn memory_stays_within_what_was_given() {
         let io = place.io(&limits);
         let mut plan = read::plan(place, 4);
         for file in 0..4 {
-            // One span that no slot of the arena holds, among small ones.
+            // One span too large for any slot of the arena, among small ones.
             let large = [Span { file, offset: 400_000, len: 2_500_000 }];
             let small = |from: u64| coalesce(file, (0..10).map(move |i| (from + i * 4000, 4000)), 16_000);
             plan.add_run(small(0).into_iter().chain(large).chain(small(2_900_000)).collect());
@@ -138,7 +138,7 @@ fn memory_stays_within_what_was_given() {
                 *open &= stream.next(run).unwrap().is_some();
             }
         }
-        // The arena, as much again for large spans, and the one that was wanted now whatever it took.
+        // The arena, the same again for large spans, and the span that was needed immediately.
         let most = 2 * limits.memory_bytes + 2_500_000 + 3 * 4096;
         assert!(stream.memory_bytes_max() <= most, "{} of {most}", stream.memory_bytes_max());
         assert!(stream.memory_bytes() <= limits.memory_bytes, "{}", stream.memory_bytes());
@@ -180,7 +180,7 @@ fn the_pace_is_asked_for_every_byte_before_it_moves() {
         writer.sync().unwrap();
         writer.close().unwrap();
         assert!(place.fs.read_to_vec(&place.path("out.sst")).unwrap() == data[0]);
-        // Once for each byte, and what alignment adds at the end.
+        // Once for each byte, plus alignment at the end.
         let asked = asked.load(Ordering::Relaxed);
         assert!((300_000..300_000 + 4096).contains(&asked), "{asked}, {}", place.name);
         assert!((300_000..300_000 + 4096).contains(&stream.bytes_read()), "bytes were read twice");
@@ -219,7 +219,7 @@ fn a_file_system_that_counts_sees_what_the_ring_does() {
         assert_eq!((counts.opens, counts.syncs, counts.closes), (2, 1, 1), "{kind}: {counts:?}");
         assert_eq!((counts.read_bytes, counts.write_bytes), (200_000, 200_000), "{kind}: {counts:?}");
         assert!(counts.reads >= 5 && counts.writes >= 4, "{kind}: {counts:?}");
-        // A ring's transfers are not calls; its entries are, and they are those that the ring counts itself.
+        // A ring's transfers do not count as calls; entering the ring does, and equals the ring's own count.
         let transfers = counts.ring_reads + counts.ring_writes + counts.ring_syncs;
         let real = io.facts().kind == BatchKind::Uring && !io.facts().flags.is_empty();
         assert_eq!((transfers > 0, counts.ring_enters > 0), (real, real), "{kind}: {counts:?}");
@@ -277,7 +277,7 @@ fn a_refused_ring_is_told_and_plain_calls_do_the_work() {
     assert_eq!(fs.batch_io(BatchKind::Auto, &small()).unwrap().facts().kind, BatchKind::Uring);
 }
 
-/// Runs this test binary's `child` under some other program. Gives what it printed, or `None` if it cannot be run.
+/// Runs this test binary's `child` under some other program. Returns its output, or `None` if it cannot be run.
 fn child(part: &str, program: &str, args: &[&str]) -> Option<String> {
     let this = std::env::current_exe().unwrap();
     let out = Command::new(program)
@@ -313,7 +313,7 @@ fn child_process() {
     println!("{:?}", io.facts());
     match part.as_str() {
         "memlock" => {
-            // With very little, not even the ring itself may be had.
+            // With very little memory, not even the ring itself can be created.
             let facts = io.facts();
             let why = match facts.kind {
                 BatchKind::Uring => {
@@ -347,7 +347,7 @@ fn with_little_lockable_memory_part_of_the_arena_or_none_is_registered() {
     if !have_ring() {
         return;
     }
-    // Privileged processes have no limit, so the privilege goes first.
+    // Privileged processes have no limit, so the privilege is dropped first.
     for (bytes, some) in [("3000000", true), ("65536", false)] {
         let memlock = format!("--memlock={bytes}:{bytes}");
         let args = ["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit", &memlock];

@@ -20,7 +20,7 @@ fn files(place: &Place, lens: &[usize]) -> Vec<(Arc<dyn RandomAccessFile>, PathB
     lens.iter().enumerate().map(file).collect()
 }
 
-/// Random pieces of every size: next to each other, within each other, twice, empty, over many spans.
+/// Random pieces of every size: adjacent, nested, duplicate, empty, spanning many spans.
 fn random(rng: &mut fastrand::Rng, lens: &[usize]) -> Vec<(u32, u64, usize)> {
     let mut all: Vec<(u32, u64, usize)> = Vec::new();
     for _ in 0..rng.usize(1..300) {
@@ -143,7 +143,7 @@ fn short_refused_and_late_reads_change_nothing() {
             Tamper::Short(600),
             Tamper::Refuse(libc::EAGAIN),
             Tamper::Refuse(libc::EINVAL),
-            // What a plain call says is the file's last word.
+            // The result of a plain call is final.
             if place.kind == BatchKind::Uring { Tamper::FailAfter(libc::EINTR) } else { Tamper::Late(2) },
             Tamper::Late(7),
         ];
@@ -172,7 +172,7 @@ fn short_refused_and_late_reads_change_nothing() {
     }
 }
 
-/// Nothing is given out as read, and nothing is in flight, after a failure.
+/// After a failure, nothing is returned as read, and nothing is in flight.
 #[test]
 fn a_failed_read_ends_it() {
     for order in [CallOrder::Oldest, CallOrder::Newest, CallOrder::Random(1)] {

@@ -1,4 +1,4 @@
-//! Where the tests run: each implementation, past the page cache and through it.
+//! Where the tests run: each implementation, with and without the page cache.
 
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits, CallOrder};
 use rockmill_io::{FileSystem, MemFileSystem, PosixFileSystem, WriteOptions};
@@ -28,17 +28,17 @@ impl Place {
     }
 }
 
-/// A directory on the disk that the tests were built on: the usual temporary one may be in memory.
+/// A directory on the disk of the build directory: the usual temporary directory may be in memory.
 pub fn real_dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Limits for tests: small, so that they are met.
+/// Limits for tests: small, so that they are reached.
 pub fn small() -> BatchLimits {
     BatchLimits { memory_bytes: 4 << 20, depth: 32, huge_pages: false, ..BatchLimits::default() }
 }
 
-/// True when rings are to be had; says so when not.
+/// True if rings are available; otherwise reports the skip.
 pub fn have_ring() -> bool {
     let probe = PosixFileSystem::default().batch_probe();
     if !probe.available {
@@ -90,7 +90,7 @@ pub fn everywhere(test: impl Fn(&Place)) {
     }
 }
 
-/// Bytes that are not the same anywhere near.
+/// Bytes without repetitions nearby.
 pub fn pattern(len: usize, salt: u32) -> Vec<u8> {
     (0..len).map(|i| ((i as u32) ^ salt.rotate_left(16)).wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect()
 }

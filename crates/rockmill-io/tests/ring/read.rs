@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Writes files of these lengths and gives their contents.
+/// Writes files of these lengths and returns their contents.
 pub fn files(place: &Place, lens: &[usize]) -> Vec<Vec<u8>> {
     lens.iter()
         .enumerate()
@@ -39,7 +39,7 @@ fn check(stream: &mut ReadStream, run: usize, wanted: &[Span], data: &[Vec<u8>],
     assert!(stream.next(run).unwrap().is_none());
 }
 
-/// A stream that says how much it may take has that, also when a writer has its memory already.
+/// A stream with a given memory limit gets that memory, even if a writer already has its own.
 #[test]
 fn a_stream_has_the_memory_that_it_asks_for_beside_a_writer() {
     everywhere(|place| {
@@ -170,7 +170,7 @@ fn a_span_beyond_the_end_fails_in_its_turn_and_names_the_place() {
     });
 }
 
-/// A direct file with blocks of some size, which refuses what does not keep to them and counts bytes.
+/// A direct file with a given block size, which refuses unaligned reads and counts bytes.
 #[derive(Debug)]
 struct Blocks {
     inner: Arc<dyn RandomAccessFile>,

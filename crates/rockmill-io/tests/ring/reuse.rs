@@ -1,4 +1,4 @@
-//! A ring that goes from job to job and from thread to thread, also after jobs that failed.
+//! A ring that moves from job to job and from thread to thread, also after failed jobs.
 
 use super::job;
 use super::places::{everywhere, on_disk, small};
@@ -14,7 +14,7 @@ fn elsewhere<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(f).join().unwrap())
 }
 
-/// A job in a thread of its own, which claims the ring.
+/// A job in its own thread, which claims the ring.
 fn job_elsewhere(place: &super::places::Place, io: BatchIo, memory: usize) -> (BatchIo, io::Result<()>) {
     elsewhere(|| {
         let io = io.claim(memory).unwrap();
@@ -41,7 +41,7 @@ fn a_ring_goes_from_thread_to_thread_with_its_memory() {
             assert_eq!((claimed.facts().memory_bytes, claimed.is_idle()), (ready, true), "round {round}");
             io = claimed;
         }
-        // And back: what the thread has already costs no new ring.
+        // And back: a thread that already has the ring needs no new one.
         io = io.claim(0).unwrap().claim(1 << 20).unwrap();
         job::run(place, &io, true).unwrap();
         job::check(place, &wanted, "at home");
@@ -56,7 +56,7 @@ fn a_ring_is_as_new_after_each_job_that_failed_was_late_or_cut_short() {
     for place in on_disk(BatchKind::Uring) {
         let wanted = job::prepare(&place);
         let mut io = place.io(&job::limits());
-        // Counts down to the operation that goes wrong.
+        // Counts down to the operation that fails.
         let left = Arc::new(AtomicI64::new(i64::MAX));
         let to_go = Arc::clone(&left);
         io.set_shim(Box::new(move |op| match to_go.fetch_sub(1, Ordering::Relaxed) {
@@ -103,7 +103,7 @@ fn a_ring_that_somebody_still_uses_is_not_handed_on() {
             plan.add_run(vec![Span { file, offset: 0, len: 9000 }, Span { file, offset: 9000, len: 70 }]);
             io.read(plan, ReadOptions::default()).unwrap()
         };
-        // A read in flight, a window alone, a file that is being written.
+        // A read in flight, a separate window, a file that is being written.
         let io = place.io(&small());
         let stream = open(&io);
         let e = io.clone().claim(0).unwrap_err();

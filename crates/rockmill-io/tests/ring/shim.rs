@@ -1,4 +1,4 @@
-//! The real ring with completions made to go wrong.
+//! The real ring with manipulated completions.
 
 use super::job;
 use super::places::on_disk;
@@ -47,7 +47,7 @@ fn completions_that_are_short_interrupted_refused_or_late_change_nothing() {
                     job::run(&place, &io, false).unwrap_or_else(|e| panic!("{name}: {e}"));
                     job::check(&place, &wanted, &name);
                 }
-                // All of them, as far as that ends.
+                // All of them, as far as the job can end.
                 if let Tamper::Short(most) = tamper
                     && most > 1
                 {

@@ -125,7 +125,7 @@ fn write_back_is_started_as_bytes_per_sync_says() {
 
 #[test]
 fn a_file_system_that_knows_nothing_of_batches_is_written_in_order() {
-    /// Passes on what every file system must have, and no more.
+    /// Forwards only the required methods of a file system.
     #[derive(Debug)]
     struct Plain(rockmill_io::MemFileSystem);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * A filter: values begin with the second since 1970 from which on they are worth nothing, eight bytes, the highest
- * first. Those whose second has come are deleted; shorter values, and those with 0, stay.
+ * A filter: the first eight bytes of a value, big-endian, are the second since 1970 at which it expires. Expired values
+ * are deleted. Values shorter than eight bytes, and those with 0, are kept.
  */
 #define ROCKMILL_FILTER "rockmill.Expire"
 #include "rockmill_program.h"

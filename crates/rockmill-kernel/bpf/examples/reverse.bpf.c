@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/*
- * An order of one's own: user keys from the largest to the smallest, as the store's ReverseBytewiseComparator has them.
- */
+/* A custom order: user keys in descending order, like the store's ReverseBytewiseComparator. */
 #define ROCKMILL_COMPARATOR "rocksdb.ReverseBytewiseComparator"
 #include "rockmill_program.h"
 

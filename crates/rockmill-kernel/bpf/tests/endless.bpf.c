@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/*
- * For tests: a filter that looks for a byte without ever giving up. The kernel's verifier must refuse it.
- */
+/* For tests: a filter that searches for a byte without a bound. The kernel's verifier must refuse it. */
 #define ROCKMILL_FILTER "endless"
 #include "rockmill_program.h"
 

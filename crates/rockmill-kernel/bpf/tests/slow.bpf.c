@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/*
- * For tests: a filter that takes its time over each value, whatever it is, and keeps it.
- */
+/* For tests: a filter that spends a long time on each value, and keeps it. */
 #define ROCKMILL_FILTER "test.Slow"
 #include "rockmill_program.h"
 
@@ -13,7 +11,7 @@ static int filter(const struct rockmill_job *job, u32 key, u32 key_len, u32 valu
 
 	(void)value_len;
 	while (i < n && can_loop) {
-		/* A plain sum would have a range that grows with each turn: the verifier would look at all turns. */
+		/* A plain sum has a range that grows with each turn, so the verifier would examine every turn. */
 		sum = 31 * sum + (rockmill_byte(value + (i & 7)) ^ rockmill_byte(key + i % key_len));
 		i++;
 		HIDE(i);

@@ -1,7 +1,7 @@
-//! Running a program inside `io_uring_enter` (Linux 7.1): operations that are attached to a ring.
+//! Running a program inside `io_uring_enter` (Linux 7.1): operations attached to a ring.
 //!
-//! That is the ring which the merging thread reads and writes with, while it has one ([`Looped::attach_to`]), else one
-//! of its own that nothing else is in.
+//! The ring is the one that the merging thread reads and writes with, if it has one ([`Looped::attach_to`]); otherwise
+//! a separate, empty ring.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,15 +26,15 @@ const IORING_SETUP_SINGLE_ISSUER: u32 = 1 << 12;
 const IORING_SETUP_DEFER_TASKRUN: u32 = 1 << 13;
 const IORING_ENTER_GETEVENTS: libc::c_uint = 1;
 const IORING_REGISTER_MEM_REGION: libc::c_uint = 34;
-/// In a region's flags: its memory is the process's own.
+/// Flag of a region: the process provides its memory.
 const IORING_MEM_REGION_TYPE_USER: u32 = 1;
 
-/// The operations' structure, what the kernel keeps it in, and the function that the program calls.
+/// The structure of the operations, the kernel's wrapper of it, and the function that the program implements.
 const OPS: &str = "io_uring_bpf_ops";
 const OPS_VALUE: &str = "bpf_struct_ops_io_uring_bpf_ops";
 const STEP: &str = "loop_step";
 
-/// What the kernel calls the types and functions that this driver needs.
+/// The kernel's numbers of the types and functions that this driver needs.
 #[derive(Debug, Clone)]
 pub struct LoopTypes {
     ops: u32,
@@ -44,14 +44,14 @@ pub struct LoopTypes {
     /// Of fields, in the value.
     step_at: u32,
     ring_at: u32,
-    /// Of what a ring's memory has, where that is known: nothing depends on it but what a call waits for.
+    /// Where a ring's memory has its completions, if known. Only what a call waits for depends on it.
     completions: Option<CompletionPlaces>,
     /// The functions that programs may call, by name.
     pub functions: Vec<(String, u32)>,
 }
 
 impl LoopTypes {
-    /// From the kernel's description of itself, for a program that calls `functions`; `Err` names what it lacks.
+    /// Finds them in the kernel's BTF, for a program that calls `functions`; `Err` names what is missing.
     pub fn find(btf: &Btf, functions: &[&str]) -> Result<Self, String> {
         let structure = |name: &str| btf.structure(name).ok_or_else(|| format!("struct {name}"));
         let (ops, value) = (structure(OPS)?, structure(OPS_VALUE)?);
@@ -88,13 +88,13 @@ fn completions(btf: &Btf) -> Option<CompletionPlaces> {
 pub struct Looped {
     types: LoopTypes,
     loaded: Loaded,
-    /// Made anew where another thread calls: a ring is one thread's.
+    /// Created again if another thread calls: a ring belongs to one thread.
     attached: Option<Attached>,
-    /// What a dry run waits for in the next call.
+    /// What the next call waits for if a run is dry.
     awaited: Vec<u64>,
 }
 
-/// A ring with the program. What is attached goes before the ring does.
+/// A ring with the program. The attachment is dropped before the ring.
 #[derive(Debug)]
 struct Attached {
     _link: OwnedFd,
@@ -144,18 +144,18 @@ impl Looped {
         }
     }
 
-    /// It is in the ring of another, not in its own.
+    /// True if it runs in a shared ring, not in its own.
     pub fn shares_ring(&self) -> bool {
         matches!(self.attached, Some(Attached { to: AttachedTo::Shared(_), .. }))
     }
 
-    /// In the next call, a dry run waits for these transfers.
+    /// Makes the next call wait for these transfers if a run is dry.
     pub fn await_transfers(&mut self, transfers: impl Iterator<Item = u64>) {
         self.awaited.clear();
         self.awaited.extend(transfers);
     }
 
-    /// A ring of its own, with the program.
+    /// Creates a separate ring with the program.
     fn attach_alone(&self) -> io::Result<Attached> {
         let mut params = [0u32; 30];
         params[2] = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
@@ -212,8 +212,8 @@ impl Looped {
         Ok((owned(link), map))
     }
 
-    /// Enters the ring until the program says stop. The arena it works on must be passed, so that nobody looks at its
-    /// memory meanwhile. The number of steps it took.
+    /// Enters the ring until the program stops. Takes the arena as `&mut`, so that nothing else uses its memory
+    /// meanwhile. Returns the number of steps.
     pub fn call(&mut self, arena: &mut Arena, control: u32) -> io::Result<u32> {
         let _ = arena;
         let here = thread::current().id();
@@ -248,7 +248,7 @@ impl Looped {
                 break;
             }
             let e = io::Error::last_os_error();
-            // A signal between two steps: the program goes on where it was.
+            // A signal between two steps: the program continues where it was.
             if e.kind() != io::ErrorKind::Interrupted {
                 return Err(failed("entering the ring", &e));
             }
@@ -261,10 +261,10 @@ impl Looped {
     }
 }
 
-/// Types of this process, without which the kernel makes no map of operations: an integer, which nothing names.
+/// BTF of this process, which the kernel requires for a map of operations: a single unused integer.
 fn own_types() -> io::Result<OwnedFd> {
     const NAME: &[u8] = b"\0int\0";
-    // Header: magic number and version, its length, then place and length of types and of names; the type.
+    // Header: magic number and version, its length, then offset and length of types and of names. Then the type.
     let words: [u32; 10] = [0x0001_eb9f, 24, 0, 16, 16, NAME.len() as u32, 1, 1 << 24, 4, 32];
     let mut btf: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
     btf.extend_from_slice(NAME);

@@ -1,5 +1,5 @@
-//! The driver `loop` in the ring that reads: its program hands over the reads and waits for them, and what goes wrong
-//! with them is what goes wrong without it.
+//! The driver `loop` in the ring of the reads: its program submits the reads and waits for them. Failed reads give the
+//! same errors as without it.
 
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Runs in files, a block behind the other.
+/// Runs in files, one block after the other.
 struct Files {
     folder: TempDir,
-    /// Path of each, and where its blocks are.
+    /// The path of each file, and the places of its blocks.
     runs: Vec<(PathBuf, Vec<(u64, u32)>)>,
     sorted: Entries,
 }
@@ -39,7 +39,7 @@ impl Files {
         Self { runs, sorted: sorted(&lists), folder }
     }
 
-    /// Begins to read them by `io`, in spans of so many bytes.
+    /// Begins to read them through `io`, in spans of `span` bytes.
     fn read(&self, io: &BatchIo, span: usize, open: impl Fn(&Path) -> Arc<dyn RandomAccessFile>) -> ReadStream {
         let mut plan = ReadPlan::new();
         for (path, places) in &self.runs {
@@ -54,7 +54,7 @@ fn direct(path: &Path) -> Arc<dyn RandomAccessFile> {
     PosixFileSystem::default().open_random(path, true).unwrap()
 }
 
-/// A ring; `None`, said, where there is none.
+/// A ring; without one, reports the skip and returns `None`.
 fn ring() -> Option<BatchIo> {
     let limits = BatchLimits { memory_bytes: 8 << 20, huge_pages: false, ..BatchLimits::default() };
     match PosixFileSystem::default().batch_io(BatchKind::Uring, &limits) {
@@ -66,7 +66,7 @@ fn ring() -> Option<BatchIo> {
     }
 }
 
-/// An instance whose driver has a place in rings.
+/// An instance whose driver can run in a shared ring.
 fn attachable(what: &str) -> Option<Instance> {
     if driver() == Driver::Run {
         skip(what, &Needs::KernelLoop.because("the driver run is in no ring"));
@@ -75,7 +75,7 @@ fn attachable(what: &str) -> Option<Instance> {
     instance(what, 4 << 20)
 }
 
-/// What a merge gave, and how often nobody but this could go on: where the program had nothing to wait for.
+/// The output of a merge, and how often only user space could continue because the program had nothing to wait for.
 #[derive(Debug, Default)]
 struct Merged {
     entries: Entries,
@@ -83,7 +83,8 @@ struct Merged {
     waits: u64,
 }
 
-/// Merges what a stream gives, as the store does: takes windows that are there, and lets the program wait for others.
+/// Merges a stream's blocks as the store does: takes windows that have arrived, and lets the program wait for the
+/// others.
 fn merge_stream(instance: &mut Option<Instance>, files: &Files, stream: &mut ReadStream) -> io::Result<Merged> {
     let taken = instance.take().unwrap();
     let before = taken.calls();
@@ -235,14 +236,15 @@ impl RandomAccessFile for WriteOnly {
     }
 }
 
-/// Files that end early, that cannot be read, and a device that fails: with the program in the ring the same words.
+/// Files that end early, files that cannot be read, and a device that fails give the same messages with the program in
+/// the ring.
 #[test]
 fn reads_that_fail_say_the_same_as_without_a_program() {
     let Some(instance) = attachable("reads that fail in a program's ring") else { return };
     let mut instance = Some(instance);
     let short = |path: &Path| {
         let file = direct(path);
-        // It was longer when it was opened.
+        // The file was longer when it was opened.
         let len = file.size() / 2;
         std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(len).unwrap();
         file
@@ -315,7 +317,7 @@ fn a_ring_has_one_program_and_is_whole_when_that_left() {
     one.detach();
     two.attach_to(&io).unwrap();
     two.detach();
-    // As if there had never been one.
+    // Works as if there had never been a failure.
     let mut rng = fastrand::Rng::with_seed(5);
     let files = Files::new("left", &mut rng, 2, 500);
     let mut stream = files.read(&io, 16 << 10, direct);

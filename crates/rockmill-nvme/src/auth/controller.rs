@@ -9,30 +9,30 @@ use super::{
     augmented, bytes, key_pair, sequence,
 };
 
-/// The secrets of a host, and of the subsystem towards it.
+/// A host's secret, and the subsystem's secret for this host.
 #[derive(Clone, Debug)]
 pub struct HostSecrets {
     /// What the host proves.
     pub host: Secret,
-    /// What the controller proves to a host that asks; without it, such hosts are refused.
+    /// The controller's secret, for hosts that ask it to authenticate; without it, such hosts are refused.
     pub controller: Option<Secret>,
 }
 
-/// Which hosts may connect, and how they prove who they are.
+/// Which hosts may connect, and how they authenticate.
 #[derive(Clone, Debug)]
 pub struct AuthPolicy {
     /// By the host's name.
     pub hosts: BTreeMap<String, HostSecrets>,
-    /// Hashes that may be used, the best first.
+    /// Allowed hashes, in order of preference.
     pub hashes: Vec<Hash>,
-    /// Groups that may be used, the best first.
+    /// Allowed groups, in order of preference.
     pub groups: Vec<Group>,
     /// Where challenges and private keys come from.
     pub random: Arc<dyn Random>,
 }
 
 impl AuthPolicy {
-    /// With every hash and every group that has an exchange.
+    /// Allows every hash and every group that has an exchange.
     #[must_use]
     pub fn new(hosts: BTreeMap<String, HostSecrets>) -> Self {
         let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
@@ -44,7 +44,7 @@ impl AuthPolicy {
 enum State {
     /// Waits for Negotiate.
     Idle,
-    /// Waits for Reply, when the challenge was fetched.
+    /// The host fetched the challenge; waits for Reply.
     Challenged(Box<Challenged>),
     /// Waits for Success2.
     Proven,
@@ -66,9 +66,9 @@ struct Challenged {
 pub enum Step {
     /// It goes on.
     Continues,
-    /// The host has proven who it is. A message may still be to be fetched.
+    /// The host is authenticated. It may still have a message to fetch.
     Authenticated,
-    /// It has not. A message says why; after that the connection ends.
+    /// Authentication failed. A message tells the reason; then the connection ends.
     Failed,
 }
 
@@ -85,18 +85,18 @@ pub struct ControllerExchange {
 }
 
 impl ControllerExchange {
-    /// An exchange between a host and a subsystem of these names.
+    /// Creates an exchange between a host and a subsystem with these names.
     #[must_use]
     pub fn new(policy: Arc<AuthPolicy>, host: String, subsystem: String) -> Self {
         Self { policy, host, subsystem, transaction: 0, state: State::Idle, answer: None }
     }
 
-    /// The message that the host fetches: `None` if there is none to fetch now.
+    /// The message that the host fetches; `None` if there is none now.
     pub fn fetch(&mut self) -> Option<Vec<u8>> {
         self.answer.take()
     }
 
-    /// Bytes of the message that the host would fetch.
+    /// Length of the message that the host would fetch.
     #[must_use]
     pub fn fetchable(&self) -> Option<usize> {
         self.answer.as_ref().map(Vec::len)
@@ -201,7 +201,8 @@ impl ControllerExchange {
             self.state = State::Done;
             return Ok(Step::Authenticated);
         };
-        // A reflected challenge would have the host's own answer for the controller's, were it not for the roles.
+        // With a reflected challenge, the host's own answer could pass for the controller's, if the roles did not
+        // differ.
         if sequence == 0 || challenge == challenged.challenge {
             return Err(AuthError::Unusable(
                 Failure::Payload,

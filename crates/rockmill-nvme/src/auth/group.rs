@@ -5,13 +5,13 @@ use crypto_bigint::{BoxedUint, Odd};
 
 use super::primes;
 
-/// Bytes of a private key. RFC 7919 wants 400 bits for the largest group, fewer for the others.
+/// Bytes of a private key. RFC 7919 requires 400 bits for the largest group, fewer for the others.
 pub(super) const PRIVATE_BYTES: usize = 64;
 
 /// A group for the Diffie-Hellman exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// None: no exchange. A listener can try secrets afterwards, so a secret that can be guessed is lost.
+    /// No exchange. An eavesdropper can test guessed secrets offline, so a weak secret is lost.
     Null,
     /// ffdhe2048.
     Ffdhe2048,
@@ -26,7 +26,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// All that have an exchange, in the order that they are offered in: 3072 bits first, for 128 bits of strength.
+    /// All groups with an exchange, in the order in which they are offered: 3072 bits first, for 128 bits of strength.
     pub const ALL: [Self; 5] = [Self::Ffdhe3072, Self::Ffdhe2048, Self::Ffdhe4096, Self::Ffdhe6144, Self::Ffdhe8192];
 
     pub(crate) fn code(self) -> u8 {
@@ -73,17 +73,17 @@ impl Group {
         self.bytes() as u32 * 8
     }
 
-    /// `base` to the power of a private key, as many bytes as the prime has. Empty without an exchange.
+    /// `base` to the power of a private key, as long as the prime. Empty without an exchange.
     fn power(self, base: &BoxedUint, private: &[u8]) -> Vec<u8> {
         let Some(prime) = self.prime() else { return Vec::new() };
-        // Only the prime's bits may show in the time that this takes.
+        // The time may depend on the prime only.
         let params = BoxedMontyParams::new_vartime(prime);
         let base = BoxedMontyForm::new(base.clone(), &params);
         let private = BoxedUint::from_be_slice_truncated(private, PRIVATE_BYTES as u32 * 8);
         base.pow(&private).retrieve().to_be_bytes().into_vec()
     }
 
-    /// The value to send for a private key.
+    /// The public value of a private key.
     pub(super) fn public(self, private: &[u8]) -> Vec<u8> {
         let mut two = vec![0; self.bytes()];
         two.last_mut().into_iter().for_each(|b| *b = 2);
@@ -93,8 +93,8 @@ impl Group {
         }
     }
 
-    /// The secret that both know. `None` for a value that no honest peer sends: of another length, or 0, 1, p - 1 and
-    /// above, for which the secret would be one of a few.
+    /// The shared secret. `None` for a value that no honest peer sends: one of another length, or 0, 1, p - 1 and
+    /// above, for which the secret would be one of few.
     pub(super) fn shared(self, private: &[u8], peer: &[u8]) -> Option<Vec<u8>> {
         if self == Self::Null || peer.len() != self.bytes() {
             return None;

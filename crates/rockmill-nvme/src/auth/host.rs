@@ -13,7 +13,7 @@ use super::{
 pub struct HostAuth {
     /// The host's secret, which the controller knows.
     pub secret: Secret,
-    /// The controller's secret, if it has to prove itself, too.
+    /// The controller's secret, if the controller must authenticate, too.
     pub controller: Option<Secret>,
     /// Hashes that may be used.
     pub hashes: Vec<Hash>,
@@ -24,7 +24,7 @@ pub struct HostAuth {
 }
 
 impl HostAuth {
-    /// With every hash and every group that has an exchange.
+    /// Allows every hash and every group that has an exchange.
     #[must_use]
     pub fn new(secret: Secret, controller: Option<Secret>) -> Self {
         let (hashes, groups) = (Hash::ALL.to_vec(), Group::ALL.to_vec());
@@ -50,7 +50,7 @@ pub struct HostExchange<'a> {
 }
 
 impl<'a> HostExchange<'a> {
-    /// An exchange between a host and a subsystem of these names.
+    /// Creates an exchange between a host and a subsystem with these names.
     #[must_use]
     pub fn new(auth: &'a HostAuth, host: &'a str, subsystem: &'a str, transaction: u16) -> Self {
         Self { auth, host, subsystem, transaction, state: Await::Challenge }
@@ -64,17 +64,17 @@ impl<'a> HostExchange<'a> {
         Message::Negotiate { secure_channel: 0, hashes, groups }.encode(self.transaction)
     }
 
-    /// What to send because it failed, unless the controller failed it.
+    /// The message that reports a failure; `None` if the controller reported it.
     #[must_use]
     pub fn failure(&self, error: AuthError) -> Option<Vec<u8>> {
         let own = !matches!(error, AuthError::Refused(_));
         own.then(|| Message::Failure2(error.failure()).encode(self.transaction))
     }
 
-    /// Takes a message that was received. The result is what to send next; `None` when all is done.
+    /// Processes a received message. Returns the message to send next; `None` when the exchange is complete.
     ///
     /// # Errors
-    /// It failed: see [`Self::failure`].
+    /// The exchange failed: see [`Self::failure`].
     pub fn received(&mut self, message: &[u8]) -> Result<Option<Vec<u8>>, AuthError> {
         let (transaction, message) = Message::decode(message)?;
         if let Message::Failure1(failure) = message {
@@ -89,7 +89,7 @@ impl<'a> HostExchange<'a> {
             }
             (Await::Success { hash, sequence, challenge, shared }, Message::Success1 { response, .. }) => {
                 let Some((secret, challenge)) = self.auth.controller.as_ref().zip(challenge) else {
-                    // It was not asked for a proof.
+                    // The controller was not asked to authenticate.
                     return match response {
                         None => Ok(None),
                         Some(_) => Err(AuthError::Unusable(Failure::Payload, "a response to no challenge")),
@@ -109,7 +109,7 @@ impl<'a> HostExchange<'a> {
         }
     }
 
-    /// True once nothing more is to be received.
+    /// True once no more messages are expected.
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.state, Await::Nothing)

@@ -1,5 +1,5 @@
-//! The messages of DH-HMAC-CHAP ("DH-HMAC-CHAP Protocol"): bytes in, values out, and back. All begin with type, id,
-//! two bytes, and the transaction's number.
+//! The messages of DH-HMAC-CHAP ("DH-HMAC-CHAP Protocol"): decoding and encoding. All begin with type, id, two bytes,
+//! and the transaction's number.
 
 use std::fmt;
 
@@ -23,10 +23,10 @@ const DESCRIPTOR: usize = 64;
 /// Where the groups are in a descriptor's list.
 const GROUPS_AT: usize = 30;
 
-/// Why an exchange failed, as the peer is told ("AUTH_Failure", reason code explanation).
+/// Why an exchange failed, as reported to the peer ("AUTH_Failure", reason code explanation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The response was wrong, or the peer is not known.
+    /// The response was wrong, or the peer is unknown.
     Failed,
     /// No protocol that both have.
     Protocol,
@@ -34,11 +34,11 @@ pub enum Failure {
     Concatenation,
     /// No hash that both have.
     Hash,
-    /// No group that both have, or a public value that cannot be used.
+    /// No common group, or an unusable public value.
     Group,
-    /// Something in a message has a value that it must not have.
+    /// A field of a message has an invalid value.
     Payload,
-    /// A message that may not come now.
+    /// A message that is not allowed now.
     Message,
     /// A reason without a name.
     Other(u8),
@@ -97,12 +97,12 @@ fn payload(what: &'static str) -> AuthError {
 }
 
 impl Message {
-    /// A message and its transaction. Lengths are checked, values are not.
+    /// Decodes a message and its transaction number. Checks lengths, not values.
     pub(super) fn decode(bytes: &[u8]) -> Result<(u16, Self), AuthError> {
         if bytes.len() < 8 {
             return Err(payload("it is too short"));
         }
-        // The longest fixed part; what is not there is zeros.
+        // As long as the longest fixed part; missing bytes are zeros.
         let mut head = [0; HEAD];
         let n = bytes.len().min(HEAD);
         head[..n].copy_from_slice(&bytes[..n]);
@@ -209,7 +209,7 @@ impl Message {
     }
 }
 
-/// A value with its meaning, or why not.
+/// Decodes a hash code; the error is sent to the peer.
 pub(super) fn hash(code: u8) -> Result<Hash, AuthError> {
     Hash::from_code(code).ok_or(AuthError::Unusable(Failure::Hash, "an unknown hash"))
 }

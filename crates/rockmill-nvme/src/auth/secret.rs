@@ -1,4 +1,4 @@
-//! Secrets in the form that all tools exchange them in: `DHHC-1:HH:BASE64:`.
+//! Secrets in their text form for exchange between tools: `DHHC-1:HH:BASE64:`.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub struct Secret {
     hash: Option<Hash>,
 }
 
-/// What is wrong with the text of a secret.
+/// Why the text of a secret is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecretError(&'static str);
 
@@ -24,26 +24,26 @@ impl fmt::Display for SecretError {
 impl std::error::Error for SecretError {}
 
 impl Secret {
-    /// From text, as `nvme gen-dhchap-key` writes it.
+    /// Parses the text form, as `nvme gen-dhchap-key` writes it.
     ///
     /// # Errors
-    /// What is wrong with it. The text is not repeated.
+    /// The text is invalid. The error does not quote it.
     pub fn parse(text: &str) -> Result<Self, SecretError> {
         let (key, hash) = FORM.parse(text).map_err(SecretError)?;
         Ok(Self { key, hash })
     }
 
-    /// A new secret of 32 bytes, or as many as `hash` has, which then makes another secret of it for each name.
+    /// Generates a secret of 32 bytes, or of the length of `hash`, which then derives a separate secret for each name.
     ///
     /// # Errors
-    /// There are no random bytes.
+    /// The source of randomness fails.
     pub fn generate(hash: Option<Hash>, random: &dyn Random) -> Result<Self, AuthError> {
         let mut key = vec![0; hash.map_or(32, Hash::bytes)];
         random.fill(&mut key).map_err(|_| AuthError::Random)?;
         Ok(Self { key, hash })
     }
 
-    /// As text. Whoever has it is the host or the controller.
+    /// The text form. Keep it secret: anyone who has it can act as its owner.
     #[must_use]
     pub fn to_text(&self) -> String {
         FORM.text(&self.key, self.hash)
@@ -73,11 +73,11 @@ const FORM: KeyForm = KeyForm {
     other_length: "it has not 32, 48 or 64 bytes",
 };
 
-/// The text form that secrets and keys of TLS have: a prefix, the hash, base64 of the key and its CRC-32. With what is
-/// said of a text that is wrong.
+/// The text form of secrets and TLS keys: a prefix, the hash, and base64 of the key and its CRC-32. Includes the error
+/// messages for invalid texts.
 pub(crate) struct KeyForm {
     pub prefix: &'static str,
-    /// Those that it may name. A key has as many bytes as one of them.
+    /// The hashes that it may name. A key is as long as one of them.
     pub hashes: &'static [Hash],
     pub other_prefix: &'static str,
     pub other_hash: &'static str,
@@ -139,9 +139,9 @@ pub(crate) fn encode_base64(bytes: &[u8]) -> String {
     out
 }
 
-/// `None` for other characters, a wrong length, or bits that are left over.
+/// `None` for other characters, a wrong length, or leftover bits.
 fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    // Longer than the longest secret: nothing to look at.
+    // Longer than the longest secret: not worth decoding.
     if text.len() > 128 || !text.len().is_multiple_of(4) {
         return None;
     }

@@ -1,4 +1,5 @@
-//! Secrets against nvme-cli's, groups against numbers computed elsewhere, and both sides of exchanges, good and bad.
+//! Compares secrets with nvme-cli's and groups with independent computations; runs both sides of valid and invalid
+//! exchanges.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,7 +10,7 @@ use super::*;
 const HOST: &str = "nqn.2026-11.test:host";
 const STORE: &str = "nqn.2026-11.test:store";
 
-/// Bytes that are the same in each run.
+/// Deterministic "random" bytes.
 #[derive(Debug)]
 struct Counting(Mutex<u8>);
 
@@ -122,7 +123,7 @@ fn groups_give_the_values_that_others_give() {
         let secret = group.shared(&one, &b).unwrap();
         assert_eq!(hexadecimal(&Hash::Sha256.digest(&secret)), shared);
         assert_eq!(group.shared(&other, &a).unwrap(), secret);
-        // 0, 1, p - 1, p, and more than p; and of another length.
+        // 0, 1, p - 1, p, and more than p; and a value of another length.
         let value = |byte: u8| [vec![0; group.bytes() - 1], vec![byte]].concat();
         let mut prime = group.bytes() / 8;
         prime = prime * 8 - 1;
@@ -163,7 +164,7 @@ fn sides(controller: bool, group: Group, hash: Hash) -> (HostAuth, Arc<AuthPolic
     (host, Arc::new(policy))
 }
 
-/// What both sides came to; `change` sees each message on its way: number and bytes.
+/// The result of both sides. `change` may alter each message on its way; it gets the number and the bytes.
 fn exchange(
     host: &HostAuth,
     policy: &Arc<AuthPolicy>,
@@ -241,8 +242,8 @@ fn what_both_do_not_have_is_said() {
     assert_eq!(refused(&host, &policy), Err(AuthError::Refused(Failure::Group)));
 }
 
-/// Each byte of each message changed: either nobody minds (reserved bytes, other offers), or one side fails. Never does
-/// a host that wants a proof take a controller for authenticated whose messages were changed where it matters.
+/// Changes each byte of each message. Either the change has no effect (reserved bytes, other offers), or one side
+/// fails. A host that asks for proof never accepts a controller if a relevant byte was changed.
 #[test]
 fn messages_changed_on_their_way() {
     for controller in [false, true] {
@@ -287,7 +288,7 @@ fn messages_out_of_order_and_cut_short_fail() {
     assert_eq!(all.len(), 5);
     for (n, message) in all.iter().enumerate() {
         for cut in 0..message.len() {
-            // Success1 and Success2 end with bytes that may be left out.
+            // The last bytes of Success1 and Success2 are optional.
             let _ = message::Message::decode(&message[..cut]);
             let ended = exchange(&host, &policy, |i, m| {
                 if i == n {
@@ -311,7 +312,7 @@ fn messages_out_of_order_and_cut_short_fail() {
     assert_eq!(h.received(&all[3]).unwrap_err().failure(), Failure::Message);
 }
 
-/// An exchange that was recorded is of no use against another: challenges differ.
+/// A recorded reply does not fit another exchange: the challenges differ.
 #[test]
 fn a_reply_of_another_exchange_is_refused() {
     let (host, policy) = sides(false, Group::Null, Hash::Sha256);

@@ -1,6 +1,6 @@
-//! What a host asks of a controller, in calls: connect and configure it, look at it, read and write.
+//! A host's requests to a controller as calls: connect, configure, inspect, read and write.
 //!
-//! The order of the calls at the beginning is that of NVMe over Fabrics 1.1, "Controller Initialization": Connect of
+//! A connection begins with the calls in the order of NVMe over Fabrics 1.1, "Controller Initialization": Connect of
 //! the admin queue, CAP, CC.EN, CSTS.RDY, Identify Controller, Number of Queues, then Connect of each I/O queue.
 
 use std::collections::VecDeque;
@@ -24,9 +24,9 @@ use crate::logs::{
 };
 use crate::status::Status;
 
-/// Largest transfer of a command, where the controller has no smaller limit.
+/// Largest transfer of one command, unless the controller has a smaller limit.
 const TRANSFER_MAX: u32 = 1 << 20;
-/// How often the status is asked for while a controller becomes ready or shuts down, for each 500 ms that it may take.
+/// How often the status is queried while a controller becomes ready or shuts down, for each 500 ms of its time limit.
 const LOOKS_PER_UNIT: u32 = 500;
 
 /// What moves the bytes of a queue.
@@ -34,10 +34,10 @@ pub trait Link {
     /// The queue.
     fn queue(&mut self) -> &mut Queue;
 
-    /// Sends what the queue has to send, and waits until it received something.
+    /// Sends the queue's output, and waits until something is received.
     ///
     /// # Errors
-    /// The connection is lost, or nothing came for too long.
+    /// The connection is lost, or nothing was received for too long.
     fn exchange(&mut self) -> io::Result<()>;
 
     /// Waits about a millisecond.
@@ -53,7 +53,7 @@ pub enum HostError {
         what: &'static str,
         /// The status.
         status: Status,
-        /// The command's result, which says more for a Connect.
+        /// The command's result; for a Connect it tells which parameter was refused.
         result: u64,
     },
     /// The connection ended.
@@ -62,11 +62,11 @@ pub enum HostError {
     Io(io::Error),
     /// The command was not taken.
     Submit(SubmitError),
-    /// The controller's answer makes no sense, or cannot be used.
+    /// The controller's answer is invalid or cannot be used.
     Answer(&'static str),
     /// Authentication failed.
     Authentication(AuthError),
-    /// The caller's buffer is no whole number of blocks, or too long for one command.
+    /// The caller's buffer is not a whole number of blocks, or is too long for one command.
     Buffer {
         /// Its length.
         bytes: usize,
@@ -108,10 +108,10 @@ impl HostError {
     }
 }
 
-/// Who the host is, which subsystem it wants, and how its queues are.
+/// The host's identity, the subsystem that it connects to, and its queue settings.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// The subsystem's name, or that of the discovery service.
+    /// The name of the subsystem or of the discovery service.
     pub subsystem: String,
     /// The host's name.
     pub host: String,
@@ -119,14 +119,14 @@ pub struct HostConfig {
     pub host_id: [u8; 16],
     /// Keep Alive Timeout; 0 for none.
     pub keep_alive_ms: u32,
-    /// How it authenticates itself; `None` for controllers that do not want it. With it, a controller that has no
-    /// authentication is refused.
+    /// How the host authenticates; `None` for controllers that do not ask for it. If set, the host refuses a controller
+    /// without authentication.
     pub auth: Option<HostAuth>,
-    /// Its queues. `in_capsule_max` is that of the admin queue; that of I/O queues is what the controller takes.
+    /// Its queues. `in_capsule_max` is for the admin queue; I/O queues use the controller's maximum.
     pub queue: QueueConfig,
 }
 
-/// What is known of a controller: enough to connect I/O queues.
+/// What the host knows about a controller: enough to connect I/O queues.
 #[derive(Clone, Debug)]
 pub struct Controller {
     /// What it says of itself.
@@ -137,13 +137,13 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// How the connection of an I/O queue is to be.
+    /// The settings for the connection of an I/O queue.
     #[must_use]
     pub fn queue_config(&self) -> QueueConfig {
         let capsule = self.identity.command_capsule.saturating_mul(16).saturating_sub(SQE_BYTES as u32);
         let mut config = self.config.queue;
-        // All that the controller takes: Linux's target sends no R2T for a write that would have fitted, and such a
-        // write waits until its time is up (`nvmet_tcp_queue_response`).
+        // The controller's maximum: Linux's target sends no R2T for a write that would have fitted, and such a write
+        // waits until its time limit (`nvmet_tcp_queue_response`).
         config.in_capsule_max = capsule.min(TRANSFER_MAX);
         config.entries = config.entries.min(self.capabilities.queue_entries_max.saturating_add(1));
         if self.identity.commands_max > 0 {
@@ -162,7 +162,7 @@ impl Controller {
     }
 }
 
-/// A namespace as reads and writes need it.
+/// The properties of a namespace that reads and writes need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamespaceInfo {
     /// Its id.
@@ -180,7 +180,7 @@ pub struct NamespaceInfo {
 pub struct AdminEvent {
     /// Its type: 2 is a notice.
     pub kind: u8,
-    /// What happened: of notices, 0 is a changed namespace, F0h a changed discovery log.
+    /// What happened. For notices, 0 means a changed namespace, F0h a changed discovery log.
     pub information: u8,
     /// The log page to read about it.
     pub page: u8,
@@ -209,7 +209,7 @@ fn exchange<L: Link>(link: &mut L) -> Result<(), HostError> {
     }
     let moved = link.exchange();
     match (link.queue().end(), moved) {
-        // Why it ended says more than that it did.
+        // The reason is more useful than the error of the lost connection.
         (Some(end), Err(_)) => Err(HostError::Ended(end.clone())),
         (_, moved) => moved.map_err(HostError::Io),
     }
@@ -227,7 +227,7 @@ fn call<L: Link>(link: &mut L, what: &'static str, command: Command) -> Result<C
     success(what, wait(link, id)?)
 }
 
-/// Connects a queue over a link, once that is initialized.
+/// Waits until a link is initialized, then connects a queue over it.
 fn connect<L: Link>(link: &mut L, config: &HostConfig, queue: u16, controller: u16) -> Result<u16, HostError> {
     while !link.queue().is_ready() {
         exchange(link)?;
@@ -281,7 +281,7 @@ fn authenticate<L: Link>(link: &mut L, config: &HostConfig, auth: &HostAuth) -> 
             Ok(message) => next = message,
             Err(e) => {
                 if let Some(message) = exchange.failure(e) {
-                    // Why it ends says more than that the controller ends it, too.
+                    // The caller gets the original error: it says more than a failure of this last message.
                     let _ = call(link, SEND, send(message));
                 }
                 return Err(HostError::Authentication(e));
@@ -301,10 +301,10 @@ pub struct Admin<L> {
 }
 
 impl<L: Link> Admin<L> {
-    /// Makes a controller and gets it ready.
+    /// Creates a controller and waits until it is ready.
     ///
     /// # Errors
-    /// Why that failed.
+    /// The reason why it failed.
     pub fn connect(mut link: L, config: HostConfig) -> Result<Self, HostError> {
         let id = connect(&mut link, &config, 0, DYNAMIC_CONTROLLER)?;
         let capabilities = Capabilities::decode(get_property(&mut link, property::CAP, true)?);
@@ -316,7 +316,7 @@ impl<L: Link> Admin<L> {
         if identity.controller != id {
             return Err(HostError::Answer("Identify Controller has another controller id than Connect"));
         }
-        // A discovery controller has no I/O queues: these fields are reserved there.
+        // A discovery controller has no I/O queues: these fields are reserved for it.
         let small = identity.command_capsule < 4 || identity.response_capsule < 1;
         if identity.sgls & 3 == 0 || identity.kind == ControllerKind::Io && small {
             return Err(HostError::Answer("no SGLs, or capsules that are too small"));
@@ -335,15 +335,15 @@ impl<L: Link> Admin<L> {
         &mut self.link
     }
 
-    /// Any admin command.
+    /// Executes any admin command.
     ///
     /// # Errors
-    /// Its status, or what ended the connection.
+    /// The command's status, or the error that ended the connection.
     pub fn call(&mut self, what: &'static str, command: Command) -> Result<Completion, HostError> {
         call(&mut self.link, what, command)
     }
 
-    /// A property: `wide` for those of 8 bytes.
+    /// Reads a property; `wide` for properties of 8 bytes.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -351,7 +351,7 @@ impl<L: Link> Admin<L> {
         get_property(&mut self.link, offset, wide)
     }
 
-    /// Asks for I/O queues. The result is how many there may be.
+    /// Requests I/O queues. Returns how many the controller allows.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -404,7 +404,7 @@ impl<L: Link> Admin<L> {
         decode_descriptors(identify_bytes(&data)?).ok_or(HostError::Answer("a descriptor has a wrong length"))
     }
 
-    /// Bytes of a log page.
+    /// Reads bytes of a log page.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -433,7 +433,7 @@ impl<L: Link> Admin<L> {
         Ok(SmartLog::decode(data))
     }
 
-    /// Namespaces that changed since this was last asked.
+    /// Namespaces that changed since the last call.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -445,7 +445,7 @@ impl<L: Link> Admin<L> {
     /// The discovery log, as it was at one moment.
     ///
     /// # Errors
-    /// As [`Self::call`]; also when it changes all the while.
+    /// As [`Self::call`]; also when the log keeps changing.
     pub fn discovery_log(&mut self) -> Result<Vec<DiscoveryEntry>, HostError> {
         let head = |me: &mut Self| {
             let data = me.log_page(log_page::DISCOVERY, 0, DISCOVERY_ENTRY_BYTES as u32)?;
@@ -470,7 +470,7 @@ impl<L: Link> Admin<L> {
         Err(HostError::Answer("a discovery log that changes all the while"))
     }
 
-    /// Says that the host is alive.
+    /// Tells the controller that the host is alive.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -478,7 +478,7 @@ impl<L: Link> Admin<L> {
         self.call("Keep Alive", Command::new(command::keep_alive())).map(drop)
     }
 
-    /// The Keep Alive Timeout that the controller has.
+    /// The controller's current Keep Alive Timeout.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -487,7 +487,7 @@ impl<L: Link> Admin<L> {
         Ok(self.call("Get Features, Keep Alive Timer", command)?.result)
     }
 
-    /// Chooses events, as the mask of the feature has them, and asks for the first.
+    /// Selects events by the feature's mask, and sends the first event request.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -500,8 +500,8 @@ impl<L: Link> Admin<L> {
         Ok(())
     }
 
-    /// The event that was told, if there is one. The next is asked for at once. Nothing is received here: bytes move
-    /// with any other call.
+    /// The event that the controller reported, if any; the next event request is sent at once. This call does not
+    /// receive anything: events arrive during other calls.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -514,7 +514,7 @@ impl<L: Link> Admin<L> {
         Ok(Some(AdminEvent { kind: kind & 7, information, page }))
     }
 
-    /// Asks for a command to be aborted. True if it was.
+    /// Asks the controller to abort a command. True if it did.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -523,7 +523,7 @@ impl<L: Link> Admin<L> {
         Ok(done.result & 1 == 0)
     }
 
-    /// Takes the event request back.
+    /// Aborts the pending event request.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -534,7 +534,7 @@ impl<L: Link> Admin<L> {
         Ok(aborted)
     }
 
-    /// Shuts the controller down: what was written is durable then. I/O queues end.
+    /// Shuts the controller down. On return all writes are durable, and the I/O queues are closed.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -586,7 +586,7 @@ impl<L: Link> Io<L> {
     /// Connects I/O queue `queue`, 1 or more, over a link whose queue has [`Controller::queue_config`].
     ///
     /// # Errors
-    /// Why that failed.
+    /// The reason why it failed.
     pub fn connect(mut link: L, controller: &Controller, queue: u16) -> Result<Self, HostError> {
         connect(&mut link, &controller.config, queue, controller.identity.controller)?;
         Ok(Self { link, transfer_max: controller.transfer_max() })
@@ -597,18 +597,18 @@ impl<L: Link> Io<L> {
         &mut self.link
     }
 
-    /// Any command of the NVM command set.
+    /// Executes any command of the NVM command set.
     ///
     /// # Errors
-    /// Its status, or what ended the connection.
+    /// The command's status, or the error that ended the connection.
     pub fn call(&mut self, what: &'static str, command: Command) -> Result<Completion, HostError> {
         call(&mut self.link, what, command)
     }
 
-    /// Reads blocks from `first` on, in as many commands at once as the queue takes.
+    /// Reads blocks from `first` on, with as many commands outstanding as the queue allows.
     ///
     /// # Errors
-    /// The first failure. What is in the buffer is then undefined.
+    /// The first failure. The buffer's contents are then undefined.
     pub fn read(&mut self, namespace: &NamespaceInfo, first: u64, into: &mut [u8]) -> Result<(), HostError> {
         let mut pieces = into.chunks_mut(self.piece(namespace, into.len())?);
         let mut next = first;
@@ -622,8 +622,8 @@ impl<L: Link> Io<L> {
         })
     }
 
-    /// Writes blocks from `first` on, in as many commands at once as the queue takes; with `durable`, each is complete
-    /// when it is on stable storage.
+    /// Writes blocks from `first` on, with as many commands outstanding as the queue allows. With `durable`, a command
+    /// completes only when its data is on stable storage.
     ///
     /// # Errors
     /// The first failure. Any part may then have been written.
@@ -646,11 +646,12 @@ impl<L: Link> Io<L> {
         })
     }
 
-    /// Begins to read blocks, in one command: at most [`Self::room`] of them at once. The result is its id, for
+    /// Starts to read blocks with one command: at most [`Self::room`] commands at once. Returns its id, for
     /// [`Self::ended`].
     ///
     /// # Errors
-    /// A length that is no whole number of blocks or too long for one command, or what ended the connection.
+    /// A length that is not a whole number of blocks or is too long for one command, or the reason why the connection
+    /// ended.
     pub fn begin_read(&mut self, namespace: &NamespaceInfo, first: u64, bytes: usize) -> Result<u16, HostError> {
         let count = self.one_command(namespace, bytes)?;
         let command = command::read(namespace.id, first, count);
@@ -666,20 +667,20 @@ impl<L: Link> Io<L> {
         submit(&mut self.link, Command::writing(command::write(namespace.id, first, count, false), data))
     }
 
-    /// Commands that can be begun now.
+    /// Number of commands that can be started now.
     pub fn room(&mut self) -> usize {
         self.link.queue().room()
     }
 
-    /// Sends what was begun, and waits until something was received.
+    /// Sends the started commands, and waits until something is received.
     ///
     /// # Errors
-    /// What ended the connection.
+    /// The reason why the connection ended.
     pub fn advance(&mut self) -> Result<(), HostError> {
         exchange(&mut self.link)
     }
 
-    /// What a command that was begun gave, if it has ended: the data of a read. Once.
+    /// The result of a started command, if it has ended: the data of a read. Returned only once.
     pub fn ended(&mut self, what: &'static str, id: u16) -> Option<Result<Vec<u8>, HostError>> {
         let done = self.link.queue().take(id)?;
         Some(success(what, done).map(|done| done.data))
@@ -708,7 +709,7 @@ impl<L: Link> Io<L> {
         Ok(())
     }
 
-    /// Returns when what was written is durable.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -716,7 +717,7 @@ impl<L: Link> Io<L> {
         self.call("Flush", Command::new(command::flush(namespace))).map(drop)
     }
 
-    /// Bytes of a command, if the buffer is whole blocks.
+    /// Bytes per command, if the buffer is a whole number of blocks.
     fn piece(&self, namespace: &NamespaceInfo, bytes: usize) -> Result<usize, HostError> {
         let block = namespace.block_bytes;
         if block == 0 || !bytes.is_multiple_of(block as usize) {
@@ -726,8 +727,8 @@ impl<L: Link> Io<L> {
         Ok(blocks as usize * block as usize)
     }
 
-    /// Keeps the queue full: `next` submits a command and says where its data goes, or that there is none left. After a
-    /// failure no more are submitted, and those that are outstanding are waited for.
+    /// Keeps the queue full. `next` submits a command and returns where its data goes, or `None` when no commands are
+    /// left. After a failure, no more are submitted, and the function waits for the outstanding ones.
     fn pipeline<'a>(
         &mut self,
         what: &'static str,

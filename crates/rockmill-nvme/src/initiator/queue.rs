@@ -1,4 +1,4 @@
-//! One queue of a host, over one connection: commands and bytes in, completions and bytes out.
+//! One queue of a host over one connection: takes commands and bytes, returns completions and bytes.
 
 use std::fmt;
 
@@ -9,23 +9,23 @@ use crate::pdu::{
 use crate::pdu_error::{FatalError, PduError};
 use crate::status::Status;
 
-/// What a queue proposes, and its limits.
+/// The settings that a queue proposes, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Entries of the submission queue, 2 at least: one command fewer may be outstanding.
+    /// Entries of the submission queue, at least 2. One command fewer may be outstanding.
     pub entries: u16,
     /// Header digests, or no connection.
     pub header_digest: bool,
     /// Data digests, or no connection.
     pub data_digest: bool,
-    /// Where data in PDUs to the host begins, in units of 4 bytes, 0 for one: up to 31 (HPDA).
+    /// Alignment of data in PDUs to the host, in units of 4 bytes, counted from zero: up to 31 (HPDA).
     pub alignment: u8,
-    /// Its Connect command asks for no flow control: then the controller may leave out responses to reads.
+    /// The Connect command asks for no flow control. The controller may then omit responses to reads.
     pub no_flow_control: bool,
-    /// Writes up to this length go in the capsule. A controller may expect that of all that fit; see
+    /// Writes up to this length are sent in the capsule. A controller may expect this for all that fit; see
     /// `Controller::queue_config`.
     pub in_capsule_max: u32,
-    /// Data of one PDU from the controller, at most.
+    /// Most data of one PDU from the controller.
     pub c2h_data_max: u32,
 }
 
@@ -48,13 +48,13 @@ impl Default for QueueConfig {
 pub enum Transfer {
     /// It has none.
     None,
-    /// So many bytes come from the controller.
+    /// This many bytes come from the controller.
     ToHost(u32),
-    /// These bytes go to the controller, less than 4 GiB.
+    /// These bytes go to the controller; less than 4 GiB.
     ToController(Vec<u8>),
 }
 
-/// A command with its data. Command id and SGL are the queue's business.
+/// A command with its data. The queue sets command id and SGL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The submission entry.
@@ -86,11 +86,12 @@ impl Command {
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Its status. A data digest that does not match is a transient transport error, whatever the controller said.
+    /// Its status. A data digest that does not match is a transient transport error, regardless of the controller's
+    /// status.
     pub status: Status,
     /// What it returns.
     pub result: u64,
-    /// Data from the controller; empty unless it succeeded.
+    /// Data from the controller; empty unless the command succeeded.
     pub data: Vec<u8>,
 }
 
@@ -99,7 +100,7 @@ pub struct Completion {
 pub enum SubmitError {
     /// The connection is not initialized yet.
     NotReady,
-    /// As many commands as the queue has entries, less one, are outstanding or not taken.
+    /// The queue is full: entries minus one commands are outstanding or not yet taken.
     Full,
     /// The connection ended.
     Ended,
@@ -120,7 +121,7 @@ impl std::error::Error for SubmitError {}
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The controller sent what it must not send.
+    /// The controller violated the protocol.
     Protocol(PduError),
     /// The controller ended it.
     Terminated {
@@ -151,12 +152,12 @@ enum Slot {
 
 #[derive(Debug)]
 struct Pending {
-    /// What goes to the controller; empty if it went in the capsule.
+    /// Data to the controller; empty if it was sent in the capsule.
     outgoing: Vec<u8>,
     sent: usize,
     incoming: Vec<u8>,
     received: usize,
-    /// The last PDU of data has come.
+    /// The last data PDU has arrived.
     last: bool,
     broken: bool,
 }
@@ -178,7 +179,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue whose output begins with ICReq.
+    /// Creates a queue whose output begins with ICReq.
     #[must_use]
     pub fn new(config: QueueConfig) -> Self {
         let outgoing = Framing::initial(Direction::ToController, 0, 0);
@@ -212,7 +213,7 @@ impl Queue {
         &self.config
     }
 
-    /// True once the controller agreed to the connection.
+    /// True once the controller has accepted the connection.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.ready && self.end.is_none()
@@ -230,7 +231,7 @@ impl Queue {
         &self.output[self.sent..]
     }
 
-    /// The first `count` bytes of the output were sent.
+    /// Tells that the first `count` bytes of the output were sent.
     pub fn sent(&mut self, count: usize) {
         self.sent = (self.sent + count).min(self.output.len());
         if self.sent == self.output.len() {
@@ -245,16 +246,16 @@ impl Queue {
         self.slots.iter().filter(|s| matches!(s, Slot::Pending(_))).count()
     }
 
-    /// Commands that it would take now.
+    /// Number of commands that it would accept now.
     #[must_use]
     pub fn room(&self) -> usize {
         self.slots.iter().filter(|s| matches!(s, Slot::Free)).count()
     }
 
-    /// Takes a command. The result is its id, with which its completion is taken.
+    /// Submits a command. Returns its id, with which the caller takes the completion.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the command was not accepted.
     pub fn submit(&mut self, command: Command) -> Result<u16, SubmitError> {
         if self.end.is_some() {
             return Err(SubmitError::Ended);
@@ -265,14 +266,14 @@ impl Queue {
         let n = self.slots.len();
         let free = (0..n).map(|i| (self.next + i) % n).find(|&i| matches!(self.slots[i], Slot::Free));
         let at = free.ok_or(SubmitError::Full)?;
-        // Ids go round, so that a late answer meets no newer command for long.
+        // Ids are used in turn, so that a late answer is unlikely to match a newer command.
         self.next = (at + 1) % n;
         let id = at as u16;
         let mut pending =
             Pending { outgoing: Vec::new(), sent: 0, incoming: Vec::new(), received: 0, last: false, broken: false };
         let mut sqe = command.sqe.with_command_id(id);
         let mut capsule = Vec::new();
-        // Data of Fabrics commands always goes there, also where an I/O queue takes no other.
+        // Data of Fabrics commands always goes in the capsule, even if an I/O queue takes no other data there.
         let fabrics = if sqe.opcode() == FABRICS { FABRICS_CAPSULE_DATA } else { 0 };
         let in_capsule_max = self.config.in_capsule_max.max(fabrics);
         match command.transfer {
@@ -295,7 +296,7 @@ impl Queue {
         Ok(id)
     }
 
-    /// The completion of a command, once: then its id is free.
+    /// Takes the completion of a command, which frees its id.
     pub fn take(&mut self, id: u16) -> Option<Completion> {
         let slot = self.slots.get_mut(usize::from(id)).filter(|s| matches!(s, Slot::Done(_)))?;
         match std::mem::replace(slot, Slot::Free) {
@@ -304,7 +305,7 @@ impl Queue {
         }
     }
 
-    /// Takes bytes from the controller. The result is how many were taken: all, unless the connection ended.
+    /// Takes bytes from the controller. Returns how many were taken: all, unless the connection ended.
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && self.end.is_none() {
@@ -347,7 +348,7 @@ impl Queue {
                 let pending = self.pending(id, 20)?;
                 let short = pending.received < pending.incoming.len() || pending.sent < pending.outgoing.len();
                 if status.is_success() && short {
-                    // A success without the data is none.
+                    // Success without the data is an error.
                     return Err(PduError::sequence(pdu.kind()));
                 }
                 self.finish(id, status, result);
@@ -365,7 +366,7 @@ impl Queue {
         }
         let digests = |r: (bool, bool)| u8::from(r.0) | u8::from(r.1) << 1;
         let got = digests((response.header_digest, response.data_digest));
-        // Also fewer than wanted: who asks for digests does not want to go on without.
+        // Fewer digests than requested is an error, too: a host that asks for them must not continue without.
         if got != digests((self.config.header_digest, self.config.data_digest)) {
             return Err(PduError::new(FatalError::UnsupportedParameter, "DGST", 11, got));
         }
@@ -383,7 +384,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The outstanding command with this id, which stands at `offset` in the PDU.
+    /// The outstanding command with this id; `offset` is where the id is in the PDU.
     fn pending(&mut self, id: u16, offset: u32) -> Result<&mut Pending, PduError> {
         match self.slots.get_mut(usize::from(id)) {
             Some(Slot::Pending(pending)) => Ok(pending),
@@ -417,7 +418,7 @@ impl Queue {
         pending.last = data.last;
         pending.broken |= !data.payload.intact;
         if data.success {
-            // Only where the controller need not say where the queue's head is, and with all of the data.
+            // Allowed only without flow control (no head to report), and after all of the data.
             if !no_flow_control || pending.received != length {
                 return Err(PduError::field("FLAGS.SUCCESS", 1, u8::from(data.success)));
             }
@@ -426,7 +427,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Answers an R2T at once, so there is never more than one of a command open.
+    /// Answers an R2T at once, so a command never has more than one open.
     fn send_data(&mut self, r2t: &R2t) -> Result<(), PduError> {
         let (piece_max, outgoing) = (self.h2c_data_max as usize, self.outgoing);
         let mut output = std::mem::take(&mut self.output);

@@ -16,7 +16,7 @@ use crate::identify::{
 use crate::logs::DiscoveryHead;
 use crate::status::Status;
 
-/// Event requests that may wait at once.
+/// Most event requests that may be outstanding.
 pub(super) const EVENT_REQUESTS_MAX: usize = 4;
 /// The highest namespace id that a list may be asked for from.
 const LIST_FROM_MAX: u32 = 0xffff_fffd;
@@ -70,7 +70,7 @@ impl Connection {
                     }
                     .encode())
                 });
-                // One that is not attached has zeros.
+                // For a namespace that is not attached, the data is zeros.
                 Ok(data.unwrap_or_else(|_| vec![0; IDENTIFY_BYTES]))
             }
             cns::ACTIVE_NAMESPACES => {
@@ -126,13 +126,13 @@ impl Connection {
             log_page::DISCOVERY if discovery => self.discovery_page(controller, retain),
             _ if discovery => return Err(Status::INVALID_LOG_PAGE),
             log_page::ERROR => controller.error_log(),
-            // The controller's: namespaces have none of their own.
+            // The page is the controller's: namespaces have none of their own.
             log_page::SMART if !matches!(sqe.namespace(), 0 | ALL_NAMESPACES) => return Err(Status::INVALID_FIELD),
             log_page::SMART => controller.smart().encode().to_vec(),
             log_page::CHANGED_NAMESPACES => encode_namespace_list(controller.changed_namespaces(retain)),
             _ => return Err(Status::INVALID_LOG_PAGE),
         };
-        // The error log has all its entries, of which those that there are not yet are zeros.
+        // The error log always has its full length; unused entries are zeros.
         let length = if sqe.dword(10) as u8 == log_page::ERROR { ERROR_ENTRIES * 64 } else { page.len() };
         let start = usize::try_from(offset).ok().filter(|&o| o <= length).ok_or(Status::INVALID_FIELD)?;
         let mut data = page.get(start..).unwrap_or_default().to_vec();
@@ -148,8 +148,8 @@ impl Connection {
         page
     }
 
-    /// Event requests can be aborted. Other commands of this queue are complete when Abort comes, and a write that
-    /// waits for data will get it: for those the result says that nothing was aborted.
+    /// Only event requests can be aborted. Other commands of this queue are complete when Abort comes, except writes
+    /// that wait for their data; for all of these the result says "not aborted".
     fn abort(&mut self, sqe: &Sqe) -> Done {
         let (queue_id, command_id) = (sqe.dword(10) as u16, (sqe.dword(10) >> 16) as u16);
         let aborted = self.queue.as_mut().filter(|_| queue_id == 0).and_then(|queue| {
@@ -200,7 +200,7 @@ impl Connection {
         }
     }
 
-    /// All that there are: whatever the host asked for, it may use fewer.
+    /// All queues, regardless of the request: the host may use fewer.
     fn queues_granted(&self) -> u64 {
         let granted = u64::from(self.target.config().io_queues_max - 1);
         granted | granted << 16

@@ -1,4 +1,4 @@
-//! Commands of the authentication, and what a queue may do before it.
+//! Authentication commands, and what a queue may do before authentication.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::command::Sqe;
 use crate::fabrics::authentication_bytes;
 use crate::status::Status;
 
-/// The longest buffer that a host may give for a message.
+/// The longest buffer that a host may provide for a message.
 const RECEIVE_BYTES_MAX: u32 = 8192;
 
-/// Whether the host of a queue has proven who it is.
+/// The state of a queue's authentication.
 #[derive(Debug)]
 pub(super) struct Authentication {
     policy: Arc<AuthPolicy>,
@@ -20,7 +20,7 @@ pub(super) struct Authentication {
     exchange: ControllerExchange,
     /// It has, once at least.
     pub(super) passed: bool,
-    /// The exchange is over, and a message of the host begins another.
+    /// The exchange is over; the host's next message begins another.
     over: bool,
     failed: bool,
 }

@@ -1,4 +1,4 @@
-//! Fabrics commands: Connect makes a controller or adds a queue to one, properties configure it.
+//! Fabrics commands: Connect creates a controller or adds a queue to one; properties configure it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::fabrics::{
 use crate::identify::ControllerKind;
 use crate::status::Status;
 
-/// Why a Connect is refused, and the result that says where.
+/// The status of a refused Connect, and the result with the place of the error.
 type Refusal = (Status, u64);
 
-/// A parameter of the command that is refused, by its offset.
+/// Refuses a parameter of the command, by its offset.
 fn in_command(offset: u16) -> Refusal {
     (Status::CONNECT_INVALID_PARAMETERS, invalid_parameter(offset, false))
 }
 
-/// A parameter of the data that is refused.
+/// Refuses a parameter of the data, by its offset.
 fn in_data(offset: u16) -> Refusal {
     (Status::CONNECT_INVALID_PARAMETERS, invalid_parameter(offset, true))
 }
@@ -33,7 +33,7 @@ const SIZE_AT: u16 = 44;
 const KEEP_ALIVE_AT: u16 = 48;
 
 impl Connection {
-    /// A command of a connection that carries no queue yet: Connect, and nothing else.
+    /// Handles a command on a connection without a queue: only Connect is allowed.
     pub(super) fn first_command(&mut self, sqe: &Sqe, data: &[u8], now: Duration) -> Result<Done, Status> {
         if sqe.opcode() != FABRICS || sqe.fabrics_type() != fctype::CONNECT {
             return Err(Status::COMMAND_SEQUENCE_ERROR);
@@ -103,16 +103,16 @@ impl Target {
         Capabilities { queue_entries_max: self.config.queue_entries_max - 1, timeout: 30 }
     }
 
-    /// Makes what was written to any namespace durable.
+    /// Makes completed writes to all namespaces durable.
     pub(super) fn flush_all(&self) -> Result<(), Status> {
         self.namespace_ids().into_iter().try_for_each(|id| {
             let done = self.with_namespace(id, |n| if n.read_only() { Ok(()) } else { n.flush() });
-            // One that was taken away meanwhile has no more to say.
+            // A namespace that was removed meanwhile does not matter.
             if done == Err(Status::INVALID_NAMESPACE) { Ok(()) } else { done }
         })
     }
 
-    /// A queue, whose host may still have to authenticate.
+    /// Connects a queue, whose host may still have to authenticate.
     fn connect(&self, connect: &Connect, data: ConnectData, now: Duration) -> Result<Queue, Refusal> {
         let policy = self.config.auth.as_ref().filter(|_| data.subsystem != DISCOVERY_NQN);
         if policy.is_some_and(|policy| !policy.hosts.contains_key(&data.host)) {
@@ -177,7 +177,7 @@ impl Target {
         if state.configuration.shutdown() != 0 || !state.queues.insert(connect.queue) {
             return Err((Status::COMMAND_SEQUENCE_ERROR, 0));
         }
-        // With the lock held, so that the epoch is the one that has this queue in its list.
+        // With the lock held, so that the epoch is the one whose list has this queue.
         let queue = Queue::new(Arc::clone(&controller), connect.queue, entries, !connect.no_flow_control);
         drop(state);
         Ok(queue)
@@ -185,7 +185,7 @@ impl Target {
 }
 
 impl Registry {
-    /// A new controller, with an id that was not used for long.
+    /// Creates a controller. Ids are given out in turn, so none is reused soon.
     fn make(
         &mut self,
         controllers_max: u16,
@@ -195,7 +195,7 @@ impl Registry {
         if self.controllers.len() >= usize::from(controllers_max) {
             return Err((Status::CONNECT_CONTROLLER_BUSY, 0));
         }
-        // FFF0h and above are reserved. There are more ids than controllers, so this ends.
+        // FFF0h and above are reserved. There are more ids than controllers, so the loop ends.
         loop {
             self.last = if self.last >= 0xffef { 1 } else { self.last + 1 };
             if !self.controllers.contains_key(&self.last) {

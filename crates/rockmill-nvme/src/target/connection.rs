@@ -1,4 +1,4 @@
-//! The transport of a connection: PDUs in, PDUs out, data of writes, and who does which command.
+//! The transport of a connection: PDUs in both directions, the data of writes, and the dispatch of commands.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ enum Phase {
     Initialize,
     /// Commands may come.
     Ready,
-    /// Nothing more is read. What there is to send is sent.
+    /// Nothing more is read. Pending output is still sent.
     Ended,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Queue {
     pub(super) head: u16,
     writes: VecDeque<PendingWrite>,
     buffered: usize,
-    /// Memory of a write that is complete, for the next one.
+    /// Memory of a completed write, for the next one.
     spare: Vec<u8>,
     next_tag: u16,
     /// Event requests that wait for events.
@@ -48,24 +48,24 @@ pub(super) struct Queue {
     pub(super) authentication: Option<Authentication>,
 }
 
-/// A write whose data comes in PDUs of its own.
+/// A write whose data comes in separate PDUs.
 #[derive(Debug)]
 struct PendingWrite {
     sqe: Sqe,
     length: u32,
     tag: u16,
-    /// What came so far, from the front on.
+    /// The data received so far, from the beginning.
     data: Vec<u8>,
-    /// There is room for all of it: data is asked for.
+    /// There is room for all of its data, so the target asks for it.
     has_room: bool,
     received: u32,
-    /// The end of what was asked for.
+    /// The end of the requested data.
     asked: u32,
     /// A data digest did not match.
     broken: bool,
 }
 
-/// What a write that waits takes beside its data.
+/// Memory of a waiting write in addition to its data.
 pub(super) const WRITE_BYTES: usize = size_of::<PendingWrite>();
 
 /// What becomes of a command.
@@ -73,9 +73,9 @@ pub(super) const WRITE_BYTES: usize = size_of::<PendingWrite>();
 pub(super) enum Done {
     /// It is complete, with this result.
     Result(u64),
-    /// The host gets this data, then the completion.
+    /// Send this data to the host, then the completion.
     Data(Vec<u8>),
-    /// It was answered already, or is answered later.
+    /// Already answered, or answered later.
     Later,
 }
 
@@ -107,7 +107,7 @@ impl Queue {
     }
 
     fn tag(&mut self) -> u16 {
-        // There are fewer writes than tags, so this ends.
+        // There are fewer writes than tags, so the loop ends.
         loop {
             self.next_tag = self.next_tag.wrapping_add(1);
             if !self.writes.iter().any(|w| w.tag == self.next_tag) {
@@ -152,13 +152,13 @@ impl Connection {
         }
     }
 
-    /// Lets only this host connect: the one that has proven its name to what carries the bytes.
+    /// Lets only this host connect: the transport has authenticated its name.
     pub fn only_host(&mut self, host: &str) {
         self.host = Some(host.to_owned());
     }
 
-    /// Takes bytes that came at `now`. The result is how many were taken: fewer than all when answers must be sent
-    /// first ([`Self::wants_input`]), or when the connection ended.
+    /// Takes bytes that arrived at `now`. Returns how many were taken: fewer than all if answers must be sent first
+    /// ([`Self::wants_input`]), or if the connection ended.
     pub fn receive(&mut self, bytes: &[u8], now: Duration) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && self.wants_input() {
@@ -193,30 +193,30 @@ impl Connection {
         self.output.unsent()
     }
 
-    /// The first `count` bytes of the output were sent.
+    /// Tells that the first `count` bytes of the output were sent.
     pub fn sent(&mut self, count: usize) {
         self.output.sent(count);
     }
 
-    /// True if it is to be closed once its output is sent.
+    /// True if the connection should be closed after its output is sent.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.phase == Phase::Ended
     }
 
-    /// What the host did wrong, if that ended it.
+    /// The host's protocol violation, if that ended the connection.
     #[must_use]
     pub fn error(&self) -> Option<&PduError> {
         self.error.as_ref()
     }
 
-    /// The queue that it carries; `None` before Connect succeeded.
+    /// The queue that the connection carries; `None` until Connect succeeds.
     #[must_use]
     pub fn queue_id(&self) -> Option<u16> {
         self.queue.as_ref().map(|q| q.id)
     }
 
-    /// Bytes of memory that it has for its host: never more than [`TargetConfig::connection_bytes_max`].
+    /// Memory in bytes that it uses for its host: never more than [`TargetConfig::connection_bytes_max`].
     ///
     /// [`TargetConfig::connection_bytes_max`]: super::TargetConfig::connection_bytes_max
     #[must_use]
@@ -233,8 +233,9 @@ impl Connection {
         self.assembler.memory_bytes() + self.output.memory_bytes() + queue
     }
 
-    /// Looks at the time, and at what other connections did: ends it when its host was silent for too long, when its
-    /// controller is gone or was reset, or when no Connect came; tells events. To be called a few times each second.
+    /// Handles time limits and changes made by other connections. Ends the connection if its host was silent for too
+    /// long, if its controller is gone or was reset, or if no Connect came. Reports events. Call it a few times per
+    /// second.
     pub fn poll(&mut self, now: Duration) {
         let late = now.saturating_sub(self.opened) > self.target.config().handshake_timeout;
         if late && self.queue.as_ref().is_none_or(|q| !q.is_authenticated()) {
@@ -262,7 +263,7 @@ impl Connection {
         stale
     }
 
-    /// Reads no more, and leaves the controller.
+    /// Stops reading, and leaves the controller.
     fn end(&mut self) {
         self.phase = Phase::Ended;
         let Some(queue) = self.queue.take() else { return };
@@ -271,14 +272,14 @@ impl Connection {
             self.target.registry.lock().controllers.remove(&queue.controller.id);
         } else {
             let mut state = queue.controller.state.lock();
-            // After a reset the same number may be another connection's.
+            // After a reset, another connection may have the same queue number.
             if queue.epoch == queue.controller.epoch() {
                 state.queues.remove(&queue.id);
             }
         }
     }
 
-    /// Says why, and ends it. `pdu` is what was received of the PDU.
+    /// Tells the host the error, and ends the connection. `pdu` is the received part of the PDU.
     fn fail(&mut self, e: PduError, pdu: &[u8]) {
         let header = &pdu[..pdu.len().min(TERM_DATA_MAX)];
         let term = TermReq { fatal: e.fatal, information: e.information(), header };
@@ -289,7 +290,7 @@ impl Connection {
 
     fn handle(&mut self, pdu: &Pdu<'_>, now: Duration) -> Result<(), PduError> {
         match (self.phase, pdu) {
-            // The host ends it. No answer: it does not read any more.
+            // The host ends the connection and reads no more, so there is no answer.
             (_, Pdu::H2cTermReq(_)) => self.end(),
             (Phase::Initialize, Pdu::IcReq(request)) => self.initialize(request)?,
             (Phase::Ready, Pdu::CapsuleCmd(sqe, payload)) => self.command(sqe, *payload, now)?,
@@ -330,7 +331,7 @@ impl Connection {
         if let Some(queue) = &mut self.queue {
             queue.head = (queue.head + 1) % queue.entries;
             conflict = queue.has_command(sqe.command_id());
-            // Commands that wait for data: a queue holds no more than this, whatever its host does.
+            // Bounds the commands that wait for data, even if the host ignores the queue's size.
             if queue.writes.len() >= usize::from(queue.entries) {
                 return Err(PduError::new(FatalError::LimitExceeded, "CID", 10, sqe.command_id()));
             }
@@ -355,7 +356,7 @@ impl Connection {
             self.end();
             return Ok(());
         }
-        // Also for what waited for room, and for events that a command made.
+        // Also serves writes that waited for room, and events that a command caused.
         self.ask_for_data();
         self.tell_events();
         Ok(())
@@ -375,7 +376,7 @@ impl Connection {
         if queue.id == 0 { self.admin(sqe, data, now) } else { self.io(sqe, data) }
     }
 
-    /// Sends a completion, and notes it if it is a failure.
+    /// Sends a completion; a failure goes to the error log.
     pub(super) fn complete(&mut self, sqe: &Sqe, status: Status, result: u64) {
         let mut head = NO_FLOW_CONTROL;
         let mut status = status;
@@ -402,7 +403,7 @@ impl Connection {
         self.outgoing.encode(&Pdu::CapsuleResp(Cqe::new(sqe.command_id(), status, result, head)), &mut self.output);
     }
 
-    /// Sends data of a command, then its completion. The host's buffer has to be as long.
+    /// Sends data of a command, then its completion. The host's buffer must have the same length.
     fn send(&mut self, sqe: &Sqe, data: &[u8]) {
         match sqe.sgl() {
             Sgl::Transport { length } if length as usize == data.len() => {}
@@ -421,7 +422,7 @@ impl Connection {
         self.complete(sqe, Status::SUCCESS, 0);
     }
 
-    /// Takes a write whose data is to be asked for.
+    /// Queues a write whose data must be requested.
     pub(super) fn await_data(&mut self, sqe: &Sqe, length: u32) -> Done {
         if let Some(queue) = &mut self.queue {
             let tag = queue.tag();
@@ -439,7 +440,7 @@ impl Connection {
         Done::Later
     }
 
-    /// Sends an R2T for each write that has none open, in their order, as long as there is room.
+    /// Sends an R2T for each write without an open one, in order, while there is room.
     fn ask_for_data(&mut self) {
         let config = self.target.config();
         let Some(queue) = &mut self.queue else { return };
@@ -454,7 +455,7 @@ impl Connection {
                 queue.buffered += write.length as usize;
                 write.has_room = true;
                 let length = write.length as usize;
-                // Not more than it needs, or many small writes could have the memory of large ones.
+                // Only memory of the exact size; otherwise many small writes could hold the memory of large ones.
                 if queue.spare.capacity() == length {
                     write.data = std::mem::take(&mut queue.spare);
                     write.data.clear();
@@ -483,7 +484,7 @@ impl Connection {
         if data.offset != write.received {
             return Err(PduError::new(FatalError::OutOfRange, "DATAO", 12, data.offset));
         }
-        // The decoder made sure that this is no overflow.
+        // Cannot overflow: the decoder checked it.
         let end = data.offset + data.payload.bytes.len() as u32;
         if end > write.asked {
             return Err(PduError::new(FatalError::OutOfRange, "DATAL", 16, data.payload.bytes.len() as u64));
@@ -492,7 +493,7 @@ impl Connection {
             return Err(PduError::field("FLAGS.LAST_PDU", 1, u8::from(data.last)));
         }
         write.broken |= !data.payload.intact;
-        // It is in its order, as was checked.
+        // The check above made sure that data arrives in order.
         write.data.extend_from_slice(data.payload.bytes);
         write.received = end;
         if end == write.length
@@ -512,7 +513,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers event requests while there are events.
+    /// Answers event requests as long as there are events.
     fn tell_events(&mut self) {
         while let Some(queue) = &mut self.queue
             && !queue.events.is_empty()

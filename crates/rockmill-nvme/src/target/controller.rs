@@ -14,18 +14,18 @@ use crate::status::Status;
 
 /// Entries of the error log.
 pub(super) const ERROR_ENTRIES: usize = 64;
-/// Granularity of the keep alive timer: one unit of the Identify data.
+/// Granularity of the keep alive timer: one unit of KAS in the Identify data.
 pub(super) const KEEP_ALIVE_UNIT: Duration = Duration::from_millis(100);
-/// The epoch of a controller that is no more.
+/// The epoch of a controller that has ended.
 const GONE: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(super) struct Controller {
     pub(super) id: u16,
     pub(super) kind: ControllerKind,
-    /// Name and identifier of the host, which its I/O queues must have, too.
+    /// Name and identifier of the host. Its I/O queues must have the same.
     pub(super) host: (String, [u8; 16]),
-    /// Counts resets: connections of I/O queues end when it is another than theirs.
+    /// Counts resets: a connection of an I/O queue ends when its epoch is no longer the current one.
     epoch: AtomicU64,
     reads: AtomicU64,
     writes: AtomicU64,
@@ -40,7 +40,7 @@ pub(super) struct State {
     pub(super) status: u32,
     /// Zero for none.
     pub(super) keep_alive: Duration,
-    /// When the host last said that it is alive.
+    /// When the host last sent Keep Alive.
     pub(super) heard: Duration,
     /// I/O queues that are connected.
     pub(super) queues: BTreeSet<u16>,
@@ -52,7 +52,7 @@ pub(super) struct State {
     error_count: u64,
 }
 
-/// An event that is told once, and then again only after its log page was read.
+/// An event that is reported once, and again only after its log page was read.
 #[derive(Debug, Default)]
 struct Notice<T> {
     what: T,
@@ -61,7 +61,7 @@ struct Notice<T> {
 }
 
 impl<T> Notice<T> {
-    /// The result of an event request, if there is something to tell.
+    /// The result of an event request, if there is something to report.
     fn tell(&mut self, information: u64, page: u8) -> Option<u64> {
         let tell = self.pending && !self.told;
         tell.then(|| {
@@ -96,14 +96,14 @@ impl Controller {
         self.epoch() == GONE
     }
 
-    /// Its admin queue is lost or its host silent.
+    /// Called when the admin queue is lost or the host was silent for too long.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.status |= STATUS_FATAL;
         self.epoch.store(GONE, Ordering::Release);
     }
 
-    /// I/O queues end. With the state's lock held.
+    /// Ends the I/O queues. The caller holds the state's lock.
     fn reset(&self, state: &mut State) {
         state.queues.clear();
         if !self.is_gone() {
@@ -111,12 +111,12 @@ impl Controller {
         }
     }
 
-    /// Sets the property CC. True if what was written must become durable first.
+    /// Sets the property CC. True if completed writes must be made durable first.
     pub(super) fn configure(&self, new: Configuration) -> bool {
         let mut state = self.state.lock();
         let old = std::mem::replace(&mut state.configuration, new);
         if new.enable() && !old.enable() {
-            // A discovery controller has no I/O queues whose entries could have a size.
+            // A discovery controller has no I/O queues, so entry sizes do not matter.
             let supported = new.is_supported() || self.kind == ControllerKind::Discovery;
             state.status = if supported { STATUS_READY } else { STATUS_FATAL };
         }
@@ -135,7 +135,7 @@ impl Controller {
         shuts_down && new.shutdown() == 1
     }
 
-    /// True if commands other than Fabrics commands may come.
+    /// True if it accepts commands other than Fabrics commands.
     pub(super) fn is_ready(&self) -> bool {
         self.state.lock().status & (STATUS_READY | STATUS_FATAL) == STATUS_READY
     }
@@ -184,7 +184,7 @@ impl Controller {
 
     pub(super) fn namespace_changed(&self, id: u32) {
         let mut state = self.state.lock();
-        // One more than a list has: then the list says that there are too many.
+        // One more than fits in a list: the list then reports that there are too many.
         if self.kind == ControllerKind::Io && state.namespaces.what.len() <= NAMESPACE_LIST_MAX {
             state.namespaces.what.insert(id);
             state.namespaces.pending = true;
@@ -195,7 +195,7 @@ impl Controller {
         self.state.lock().discovery.pending = self.kind == ControllerKind::Discovery;
     }
 
-    /// The ids of the changed namespace list. Unless the host retains it, it begins anew.
+    /// The ids of the changed namespace list. Unless the host retains the page, the list is cleared.
     pub(super) fn changed_namespaces(&self, retain: bool) -> Vec<u32> {
         let mut state = self.state.lock();
         let ids: Vec<u32> = state.namespaces.what.iter().copied().collect();
@@ -212,7 +212,7 @@ impl Controller {
         }
     }
 
-    /// What to tell a host that asks for events.
+    /// The next event to report to the host.
     pub(super) fn event(&self) -> Option<u64> {
         let mut state = self.state.lock();
         let events = state.events;
@@ -232,7 +232,7 @@ impl Controller {
     }
 }
 
-/// A keep alive timeout as it is kept: rounded up to the granularity.
+/// A keep alive timeout, rounded up to the granularity.
 pub(super) fn keep_alive(milliseconds: u32) -> Duration {
     KEEP_ALIVE_UNIT * milliseconds.div_ceil(100)
 }

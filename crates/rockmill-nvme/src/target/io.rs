@@ -6,7 +6,7 @@ use crate::command::{ALL_NAMESPACES, FORCE_UNIT_ACCESS, Sgl, Sqe, block_range, n
 use crate::pdu::{Data, Outgoing as _, Payload, kind};
 use crate::status::Status;
 
-/// The block range of a command, if the namespace has it. Without a limit for those that transfer nothing.
+/// The block range of a command, if the namespace has it. Commands that transfer no data have no size limit.
 fn range(namespace: &dyn Namespace, sqe: &Sqe) -> Result<(u64, u32), Status> {
     let (first, count) = block_range(sqe);
     let end = first.checked_add(u64::from(count)).ok_or(Status::LBA_OUT_OF_RANGE)?;
@@ -48,13 +48,13 @@ impl Connection {
         }
     }
 
-    /// Bytes of the range, if they are no more than a transfer may be.
+    /// Bytes of the range, if they fit in one transfer.
     fn transfer(&self, namespace: &dyn Namespace, count: u32) -> Result<u32, Status> {
         let length = count.checked_mul(namespace.block_bytes()).ok_or(Status::INVALID_FIELD)?;
         if length > self.target.config().transfer_max() { Err(Status::INVALID_FIELD) } else { Ok(length) }
     }
 
-    /// Reads into the output, where the data stands in its PDUs: it is not copied again.
+    /// Reads directly into the output, at the data's place in its PDUs, to avoid a copy.
     fn read(&mut self, sqe: &Sqe) -> Result<Done, Status> {
         let success_in_data = self.queue.as_ref().is_some_and(|q| !q.flow_control);
         let (outgoing, piece_max) = (self.outgoing, self.target.config().c2h_data_max);
@@ -85,7 +85,7 @@ impl Connection {
                 let at = outgoing.begin_data(kind::C2H_DATA, &data, bytes as usize, &mut output);
                 let room = &mut output.bytes()[at.data_start..at.data_end];
                 if let Err(status) = namespace.read(first + u64::from(offset / block), room) {
-                    // What the host has got already, it will not use.
+                    // Data that the host has already received, it will not use.
                     output.truncate(start);
                     return Err(status);
                 }
@@ -123,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// Writes data that is complete. The namespace may be another than when the command came, or none.
+    /// Writes complete data. The namespace may have been replaced or removed since the command came.
     pub(super) fn write(&self, sqe: &Sqe, data: &[u8]) -> Result<(), Status> {
         self.target.with_namespace(sqe.namespace(), |namespace| {
             let (first, count) = range(namespace, sqe)?;

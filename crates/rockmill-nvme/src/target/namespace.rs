@@ -1,4 +1,4 @@
-//! What a namespace is to a target, and one in memory.
+//! The interface of namespaces, and a namespace in memory.
 
 use std::fmt::Debug;
 
@@ -6,10 +6,10 @@ use parking_lot::Mutex;
 
 use crate::status::Status;
 
-/// Blocks that hosts read and write.
+/// A sequence of blocks that hosts read and write.
 ///
-/// The target checks ranges, sizes and write protection before it calls: every range is inside, and every buffer a
-/// whole number of blocks. Its sizes must not change. Calls come from several threads at once, one for each connection.
+/// The target checks ranges, sizes and write protection before it calls: every range lies inside, and every buffer is a
+/// whole number of blocks. The sizes must not change. Calls come from several threads at once, one per connection.
 pub trait Namespace: Send + Sync + Debug {
     /// Bytes of a block: a power of two from 512 to 65,536.
     fn block_bytes(&self) -> u32;
@@ -20,35 +20,35 @@ pub trait Namespace: Send + Sync + Debug {
     /// True if hosts must not write.
     fn read_only(&self) -> bool;
 
-    /// Its globally unique identifier (NGUID): never that of another namespace, not all zeros.
+    /// Its globally unique identifier (NGUID): different from every other namespace's, and not all zeros.
     fn nguid(&self) -> [u8; 16];
 
-    /// Reads blocks from `first` on into all of the buffer, which may have anything in it before.
+    /// Fills the buffer with blocks from `first` on. The buffer may contain anything before.
     ///
     /// # Errors
-    /// The status that the host gets.
+    /// The status to send to the host.
     fn read(&self, first: u64, into: &mut [u8]) -> Result<(), Status>;
 
     /// Writes blocks from `first` on.
     ///
     /// # Errors
-    /// The status that the host gets.
+    /// The status to send to the host.
     fn write(&self, first: u64, from: &[u8]) -> Result<(), Status>;
 
     /// Makes blocks read as zeros.
     ///
     /// # Errors
-    /// The status that the host gets.
+    /// The status to send to the host.
     fn write_zeroes(&self, first: u64, count: u32) -> Result<(), Status>;
 
-    /// Returns when what was written is durable.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
-    /// The status that the host gets.
+    /// The status to send to the host.
     fn flush(&self) -> Result<(), Status>;
 }
 
-/// A namespace in memory, for tests and for trying things out.
+/// A namespace in memory, for tests and experiments.
 #[derive(Debug)]
 pub struct MemoryNamespace {
     block_bytes: u32,
@@ -98,12 +98,12 @@ impl MemoryNamespace {
         self.state.lock().flushes
     }
 
-    /// From now on every call fails with this, until it is `None`.
+    /// Makes every call fail with this status, until it is set to `None`.
     pub fn set_fault(&self, fault: Option<Status>) {
         self.state.lock().fault = fault;
     }
 
-    /// Does something with `bytes` bytes from block `first` on.
+    /// Calls `body` with `bytes` bytes from block `first` on.
     fn with(&self, first: u64, bytes: usize, body: impl FnOnce(&mut [u8])) -> Result<(), Status> {
         let mut state = self.state.lock();
         if let Some(fault) = state.fault {

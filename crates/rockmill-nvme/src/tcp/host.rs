@@ -13,26 +13,26 @@ use rockmill_io::Clock;
 use super::{ClientTls, Stream};
 use crate::initiator::{Admin, Controller, HostConfig, HostError, Io, Link, Queue, QueueConfig};
 
-/// How long a connection may take to open, and the peer to answer.
+/// Time limit for opening a connection, and for each answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a write waits before what came meanwhile is read: a peer may read no more before that.
+/// How long a write waits before the host reads what has arrived: the peer may not read until then.
 const WRITE_PATIENCE: Duration = Duration::from_millis(20);
 /// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
 
-/// What went over the connections of a host so far.
+/// Traffic of a host's connections so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkCounters {
-    /// Times that something was sent and the answer waited for. Commands that go out together count once; a write that
-    /// waits for the controller's R2T counts twice.
+    /// How often the host sent something and waited for the answer. Commands sent together count once; a write that
+    /// waits for an R2T counts twice.
     pub round_trips: u64,
-    /// Bytes sent, headers and digests included; those of TCP are not.
+    /// Bytes sent, including headers and digests, but not those of TCP.
     pub sent_bytes: u64,
     /// Bytes received.
     pub received_bytes: u64,
 }
 
-/// The counters of all links that share them.
+/// Counters shared by several links.
 #[derive(Debug, Default)]
 struct Counted {
     round_trips: AtomicU64,
@@ -48,15 +48,15 @@ impl Counted {
     }
 }
 
-/// Closes connections while other threads use them: their calls then fail, and so does every later one.
+/// Closes connections while other threads use them: their pending and later calls fail.
 #[derive(Debug, Default)]
 pub struct Cutter(Vec<TcpStream>);
 
 impl Cutter {
-    /// Adds the connection of a link.
+    /// Adds a link's connection.
     ///
     /// # Errors
-    /// There are too few descriptors.
+    /// No file descriptor is available.
     pub fn add(&mut self, link: &TcpLink) -> io::Result<()> {
         self.0.push(link.stream.socket().try_clone()?);
         Ok(())
@@ -73,7 +73,7 @@ impl Cutter {
     /// Closes them.
     pub fn cut(&self) {
         for stream in &self.0 {
-            let _ = stream.shutdown(Shutdown::Both); // one that is closed already is what is wanted
+            let _ = stream.shutdown(Shutdown::Both); // an error means that it is closed already
         }
     }
 }
@@ -111,7 +111,7 @@ impl TcpLink {
         Ok(Self { stream, queue, buffer, clock, counted: Arc::default() })
     }
 
-    /// What went over it, and over the links of the same host.
+    /// Traffic of this link and of the other links of the same host.
     #[must_use]
     pub fn counters(&self) -> LinkCounters {
         self.counted.read()
@@ -124,7 +124,7 @@ impl TcpLink {
                 self.counted.received_bytes.fetch_add(n as u64, Ordering::Relaxed);
                 self.queue.receive(&self.buffer[..n]);
                 if self.queue.end().is_some() {
-                    // Why, if it can still be said. The end itself is what the caller gets.
+                    // Tells the peer why, if possible. The caller gets the original error.
                     let _ = self.stream.write(self.queue.output());
                 }
                 Ok(())
@@ -132,7 +132,7 @@ impl TcpLink {
         }
     }
 
-    /// A write that did not get on: reads what there is, if anything.
+    /// The write made no progress: reads what is available, if anything.
     fn make_room(&mut self) -> io::Result<()> {
         self.stream.set_read_timeout(WRITE_PATIENCE)?;
         let received = self.receive();
@@ -144,7 +144,7 @@ impl TcpLink {
     }
 }
 
-/// A time limit of a socket passed, or a signal came.
+/// True for a socket's timeout, or an interrupted call.
 pub(super) fn waits(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
@@ -174,7 +174,7 @@ impl Link for TcpLink {
                     self.make_room()?;
                 }
                 Err(e) => {
-                    // It may have said why before it closed the connection.
+                    // The peer may have sent a reason before it closed the connection.
                     let _ = self.make_room();
                     return Err(e);
                 }
@@ -196,7 +196,7 @@ impl Link for TcpLink {
     }
 }
 
-/// A controller over TCP: its admin queue, kept alive by a thread, and as many I/O queues as there are.
+/// A controller over TCP: its admin queue, kept alive by a thread, and its I/O queues.
 #[derive(Debug)]
 pub struct TcpHost {
     address: SocketAddr,
@@ -216,18 +216,18 @@ struct Shared {
 }
 
 impl TcpHost {
-    /// Connects the admin queue and gets the controller ready.
+    /// Connects the admin queue, and waits until the controller is ready.
     ///
     /// # Errors
-    /// Why that failed.
+    /// The reason why it failed.
     pub fn connect(address: SocketAddr, config: HostConfig, clock: Arc<dyn Clock>) -> Result<Self, HostError> {
         Self::connect_with(address, config, None, clock)
     }
 
-    /// The same with TLS on every connection, if there is a key.
+    /// The same, with TLS on every connection if there is a key.
     ///
     /// # Errors
-    /// Why that failed.
+    /// The reason why it failed.
     pub fn connect_with(
         address: SocketAddr,
         config: HostConfig,
@@ -268,7 +268,7 @@ impl TcpHost {
     /// Opens a connection for I/O queue `queue`, 1 or more.
     ///
     /// # Errors
-    /// Why that failed.
+    /// The reason why it failed.
     pub fn io_queue(&self, queue: u16) -> Result<Io<TcpLink>, HostError> {
         self.io_queue_with(queue, |_| {})
     }
@@ -288,8 +288,8 @@ impl TcpHost {
     }
 }
 
-/// Says that the host is alive, twice in each timeout, until it stops or the connection is lost: the next call on it
-/// tells.
+/// Sends Keep Alive twice per timeout, until it is stopped or the connection is lost. The next call on the connection
+/// reports the loss.
 fn keep(shared: &Shared, keep_alive: Duration) {
     let mut stop = shared.stop.lock();
     while !*stop {
@@ -308,7 +308,7 @@ impl Drop for TcpHost {
         *self.shared.stop.lock() = true;
         self.shared.stopped.notify_all();
         if let Some(keeper) = self.keeper.take() {
-            // A thread that panicked kept nothing alive; there is nothing else to do about it here.
+            // If the thread panicked, the controller was not kept alive; nothing more can be done here.
             let _ = keeper.join();
         }
     }

@@ -1,4 +1,4 @@
-//! What stands in place of TLS where this crate is built without it: nothing of it can be made.
+//! Replaces TLS in builds without it: types that cannot be constructed.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,7 +15,7 @@ fn missing<T>() -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "this program was built without TLS (the feature `tls`)"))
 }
 
-/// The state of TLS on a connection, of which there is none.
+/// The state of TLS on a connection; never exists.
 #[derive(Debug)]
 pub(super) struct Session(Infallible);
 
@@ -45,7 +45,7 @@ impl ClientTls {
     /// Fails.
     ///
     /// # Errors
-    /// That this was built without TLS.
+    /// Always: this build has no TLS.
     pub fn new(_: &Psk) -> io::Result<Self> {
         missing()
     }
@@ -59,7 +59,7 @@ impl ClientTls {
     }
 }
 
-/// TLS of those that are connected to.
+/// TLS of the accepting side.
 #[derive(Clone, Debug)]
 pub struct ServerTls(Infallible);
 
@@ -67,7 +67,7 @@ impl ServerTls {
     /// Fails.
     ///
     /// # Errors
-    /// That this was built without TLS.
+    /// Always: this build has no TLS.
     pub fn new(_: Vec<Psk>) -> io::Result<Self> {
         missing()
     }

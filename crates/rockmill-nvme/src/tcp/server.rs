@@ -1,4 +1,4 @@
-//! A target over TCP: a thread that accepts, and one for each connection.
+//! A target over TCP: one thread accepts connections, and each connection has a thread.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,21 +13,21 @@ use super::host::waits;
 use super::{ServerTls, Stream};
 use crate::target::{Connection, Target};
 
-/// How often a connection looks at the time, and the server for new ones.
+/// How often a connection checks the time, and the server checks for new connections.
 const POLL: Duration = Duration::from_millis(20);
-/// The same for new ones at first, and after one came: a host opens several, each when the one before is there.
+/// The same for new connections at the start and just after one arrived: a host opens several, one after the other.
 const POLL_FIRST: Duration = Duration::from_millis(1);
 /// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
-/// How long a connection that ended waits for its host to close it, so that it can still read why.
+/// How long an ended connection waits for its host to close it, so that the host can read the reason.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerConfig {
-    /// Connections at once; more are closed at once.
+    /// Most concurrent connections; further ones are closed immediately.
     pub connections_max: usize,
-    /// A host that takes none of its answers for this long is lost.
+    /// A host that receives none of its answers for this long counts as lost.
     pub stall_timeout: Duration,
 }
 
@@ -46,10 +46,10 @@ pub struct TcpServer {
 }
 
 impl TcpServer {
-    /// Serves a target at a listener.
+    /// Serves a target on a listener.
     ///
     /// # Errors
-    /// The listener has no address, or there is no thread to be had.
+    /// The listener has no address, or no thread can be started.
     pub fn start(
         listener: TcpListener,
         target: Arc<Target>,
@@ -59,8 +59,8 @@ impl TcpServer {
         Self::start_with(listener, target, config, None, clock)
     }
 
-    /// The same with TLS on every connection, if there are keys: hosts without are disconnected. A host connects only
-    /// under the name that its key is for.
+    /// The same, with TLS on every connection if there are keys: hosts without a key are disconnected. A host can
+    /// connect only under the name that its key is for.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -72,7 +72,7 @@ impl TcpServer {
         clock: Arc<dyn Clock>,
     ) -> io::Result<Self> {
         let address = listener.local_addr()?;
-        // Accepting must not keep it from stopping.
+        // A blocking accept would keep the server from stopping.
         listener.set_nonblocking(true)?;
         let stop = Arc::new(AtomicBool::new(false));
         let server = Serving { target, config, tls, clock, stop: Arc::clone(&stop) };
@@ -80,17 +80,17 @@ impl TcpServer {
         Ok(Self { address, stop, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Closes all connections. Returns when none is served any more.
+    /// Closes all connections. Returns when all of their threads have ended.
     pub fn stop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // A connection's panic is not this thread's; there is none to hand on.
+            // A panic of a connection's thread is not passed on.
             let _ = thread.join();
         }
     }
@@ -130,12 +130,12 @@ impl Serving {
             match accepted {
                 Ok((stream, _)) if threads.len() < self.config.connections_max => {
                     let me = self.clone();
-                    // A connection whose socket fails is over; its host sees that.
+                    // If its socket fails, the connection ends, and its host notices.
                     let serve = move || drop(me.serve(stream));
                     threads.extend(thread::Builder::new().name("nvme-connection".into()).spawn(serve));
                 }
                 Ok(_) => {}
-                // Nobody came, or a host left before it was accepted, or there are too few descriptors.
+                // No new connection, or its host left before the accept, or no descriptor is available.
                 Err(_) => self.clock.sleep(pause),
             }
         }
@@ -145,10 +145,10 @@ impl Serving {
     }
 
     fn serve(&self, socket: TcpStream) -> io::Result<()> {
-        // Not inherited everywhere, but where it is, the loop below would spin.
+        // Some systems let it inherit the non-blocking mode, with which the loop below would spin.
         socket.set_nonblocking(false)?;
         socket.set_nodelay(true)?;
-        // What TLS takes counts, too.
+        // The memory of TLS counts too.
         let mut connection = self.target.accept(self.now());
         let mut stream = match &self.tls {
             Some(tls) => {
@@ -207,7 +207,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Closing a socket with unread bytes resets it, and the host would not learn why.
+    /// Closing a socket with unread bytes resets the connection, and the host would not get the reason.
     fn linger(&self, mut stream: Stream, buffer: &mut [u8]) -> io::Result<()> {
         stream.end_writing()?;
         let since = self.now();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::tls::Session;
 
-/// A connection, with TLS or without. One thread uses it at a time. Another one ends it by closing its socket, of which
-/// it has a clone.
+/// A connection, with TLS or without. One thread uses it at a time. Another thread can end it by shutting down a clone
+/// of its socket.
 #[derive(Debug)]
 pub struct Stream {
     socket: TcpStream,
@@ -28,13 +28,13 @@ impl Stream {
         Self { socket, read_timeout: None, session: Some(Box::new(session)) }
     }
 
-    /// The socket: for its addresses, time limits of writes, and for those who close it.
+    /// The socket: for its addresses, its write timeout, and to shut it down.
     #[must_use]
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// The name that the host has proven with TLS, on the controller's side.
+    /// The host's name as authenticated by TLS; on the controller's side.
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         self.session.as_ref().and_then(|session| session.host())
@@ -46,10 +46,10 @@ impl Stream {
         self.session.is_some()
     }
 
-    /// How long a read waits; not zero.
+    /// Sets how long a read waits; not zero.
     ///
     /// # Errors
-    /// The socket's.
+    /// Those of the socket.
     pub fn set_read_timeout(&mut self, limit: Duration) -> io::Result<()> {
         if self.read_timeout != Some(limit) {
             self.socket.set_read_timeout(Some(limit))?;
@@ -58,12 +58,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads what there is; waits for the first byte of it, with TLS at most twice as long as the limit says. What came
-    /// of a record that is not complete is kept for the next read.
+    /// Reads the available bytes, and waits for the first one; with TLS for up to twice the timeout. An incomplete
+    /// record is kept for the next read.
     ///
     /// # Errors
-    /// The socket's. With TLS also bytes that the peer has not sent so (`InvalidData`), and an end of the connection
-    /// that the peer has not announced (`UnexpectedEof`).
+    /// Those of the socket. With TLS also corrupt or forged bytes (`InvalidData`), and an end of the connection that
+    /// the peer did not announce (`UnexpectedEof`).
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match &mut self.session {
             None => self.socket.read(into),
@@ -71,8 +71,8 @@ impl Stream {
         }
     }
 
-    /// Writes some of `data`, and gives how many bytes. After an error that says that it has to wait, the next write
-    /// must begin with the same bytes.
+    /// Writes some of `data`, and returns how many bytes. After an error that asks to wait, the next write must begin
+    /// with the same bytes.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -83,10 +83,10 @@ impl Stream {
         }
     }
 
-    /// Says that nothing more is written. What the peer sends can still be read.
+    /// Announces that nothing more is written. What the peer sends can still be read.
     ///
     /// # Errors
-    /// The socket's.
+    /// Those of the socket.
     pub fn end_writing(&mut self) -> io::Result<()> {
         if let Some(session) = &mut self.session {
             session.say_end(&self.socket);

@@ -2,7 +2,7 @@
 //! no certificates, tickets or early data.
 //!
 //! OpenSSL sees no socket: it takes what was received from a buffer and leaves what is to be sent in another one. So
-//! time limits, ends and the amount of memory are this module's.
+//! this module controls time limits, the end of connections and the memory used.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,25 +24,26 @@ use super::stream::Stream;
 use crate::auth::Hash;
 use crate::psk::Psk;
 
-/// The cipher suite that every NVMe/TCP with TLS has, and the only one that OpenSSL takes such keys for.
+/// The cipher suite that every NVMe/TCP implementation with TLS has, and the only one for which OpenSSL accepts such
+/// keys.
 const CIPHER_SUITE: &str = "TLS_AES_128_GCM_SHA256";
-/// Bytes of an identity: OpenSSL has room for so many and a zero.
+/// Longest identity in bytes: OpenSSL has room for this many and a terminating zero.
 const IDENTITY_BYTES_MAX: usize = 255;
 /// Bytes of one receive.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// Bytes of the caller's that become records before they are sent.
+/// Most of the caller's bytes that are encrypted at once before they are sent.
 const WRITE_BYTES: usize = 64 << 10;
-/// Records that wait to be sent, at most: one write's, and what the handshake or an alert adds.
+/// Most bytes of records that wait to be sent: those of one write, and those of the handshake or an alert.
 const OUTGOING_BYTES_MAX: usize = 2 * WRITE_BYTES;
-/// How often a handshake looks at the time.
+/// How often a handshake checks the time.
 const POLL: Duration = Duration::from_millis(20);
-/// What OpenSSL adds to the number of an alert of the peer's.
+/// OpenSSL adds this to the number of an alert from the peer.
 const ALERT: i32 = 1000;
 
 /// What OpenSSL reads from and writes to.
 #[derive(Default)]
 struct Buffers {
-    /// As large as a receive once there was one.
+    /// Grows to the size of a receive at the first one.
     incoming: Vec<u8>,
     filled: usize,
     taken: usize,
@@ -95,7 +96,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// Receives once, when all that was there has been taken.
+    /// Receives once, if the buffer is empty.
     fn receive(&mut self, mut socket: &TcpStream) -> io::Result<()> {
         if self.taken < self.filled {
             return Ok(());
@@ -112,7 +113,7 @@ impl Buffers {
 pub(super) struct Session {
     ssl: SslStream<Buffers>,
     clock: Arc<dyn Clock>,
-    /// Bytes of the caller's that are records already, and not yet all sent.
+    /// The caller's bytes that are encrypted, but not yet all sent.
     owed: usize,
     host: Option<String>,
 }
@@ -124,7 +125,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// A session whose peer has sent `received` already.
+    /// Creates a session whose peer has already sent `received`.
     fn new(context: &SslContext, accepts: bool, received: &[u8], clock: &Arc<dyn Clock>) -> io::Result<Self> {
         let mut ssl = Ssl::new(context)?;
         if accepts {
@@ -144,7 +145,7 @@ impl Session {
         Duration::from_nanos(self.clock.monotonic_nanos())
     }
 
-    /// Makes the keys of the connection. Both sides know then that the other one has the pre-shared key.
+    /// Performs the handshake. After it, each side knows that the other one has the pre-shared key.
     fn shake_hands(&mut self, socket: &TcpStream, limit: Duration, is_stopped: &dyn Fn() -> bool) -> io::Result<()> {
         socket.set_read_timeout(Some(POLL))?;
         socket.set_write_timeout(Some(POLL))?;
@@ -176,7 +177,7 @@ impl Session {
         }
     }
 
-    /// Whatever was agreed on: without the key the peer has proven nothing.
+    /// Whatever was negotiated: without the key, the peer is not authenticated.
     fn check(&self) -> io::Result<()> {
         let ssl = self.ssl.ssl();
         let is_good = ssl.version2() == Some(SslVersion::TLS1_3) && ssl.session_reused();
@@ -200,13 +201,13 @@ impl Session {
                     return Err(failure(&e));
                 }
             }
-            // A peer that sends a byte now and then must not hold the caller for longer than it wants to wait.
+            // A peer that sends a byte now and then must not block the caller beyond its time limit.
             let is_over = limit.is_some_and(|limit| self.now().saturating_sub(since) >= limit);
             if is_over && !is_first {
                 return Err(ErrorKind::WouldBlock.into());
             }
             is_first = false;
-            // Answers of TLS itself; a write that waits sends them, too.
+            // TLS's own answers; a waiting write also sends them.
             if self.owed == 0 {
                 let sent = self.ssl.get_mut().send(socket);
                 sent.or_else(|e| if waits(&e) { Ok(()) } else { Err(e) })?;
@@ -215,7 +216,7 @@ impl Session {
         }
     }
 
-    /// Takes what else was received, without waiting. What is wrong with it the next read says.
+    /// Takes what else has been received, without waiting. The next read reports any error in it.
     fn read_more(&mut self, into: &mut [u8]) -> usize {
         let mut filled = 0;
         while let Some(rest) = into.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -237,7 +238,7 @@ impl Session {
         Ok(std::mem::take(&mut self.owed).min(data.len()))
     }
 
-    /// Tells the peer that nothing more comes, if it takes that at once.
+    /// Tells the peer that nothing more comes, if the socket accepts that at once.
     pub fn say_end(&mut self, socket: &TcpStream) {
         // The connection ends in any case.
         let _ = self.ssl.shutdown();
@@ -249,7 +250,7 @@ fn refused(what: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, what.into())
 }
 
-/// What OpenSSL says, as few words as it can be. A peer that refuses is `PermissionDenied`.
+/// OpenSSL's error, shortened. If the peer refused, the kind is `PermissionDenied`.
 fn failure(e: &openssl::ssl::Error) -> io::Error {
     if let Some(e) = e.io_error() {
         return io::Error::new(e.kind(), e.to_string());
@@ -257,7 +258,7 @@ fn failure(e: &openssl::ssl::Error) -> io::Error {
     let first = e.ssl_error().and_then(|stack| stack.errors().first());
     let reason = first.and_then(|e| e.reason()).unwrap_or("the connection ended").to_owned();
     match first.map(|e| e.reason_code()) {
-        // No key that it knows, and no certificate; a key that is another one; and no key at all, as a worker says it.
+        // The alerts for: an unknown key and no certificate; a different key; no key at all, as a worker sends it.
         Some(code) if code == ALERT + 40 => refused(format!("the peer does not know this key for TLS ({reason})")),
         Some(code) if code == ALERT + 47 => refused(format!("the peer has another key for TLS ({reason})")),
         Some(code) if code == ALERT + 49 => refused(format!("the peer has no key for TLS ({reason})")),
@@ -269,7 +270,7 @@ fn failure(e: &openssl::ssl::Error) -> io::Error {
     }
 }
 
-/// Refuses a key that OpenSSL cannot use so.
+/// Refuses a key that OpenSSL cannot use.
 fn check_key(psk: &Psk) -> io::Result<()> {
     let bad = |what: String| Err(io::Error::new(ErrorKind::InvalidInput, what));
     if psk.hash() != Hash::Sha256 {
@@ -294,7 +295,7 @@ fn context() -> Result<SslContextBuilder, ErrorStack> {
     Ok(context)
 }
 
-/// Copies a key to where OpenSSL wants it. Zero bytes, which mean that there is no key, where there is no room.
+/// Copies a key into OpenSSL's buffer. Returns its length, or 0 if there is no room, which means no key.
 fn give(key: &[u8], into: &mut [u8]) -> usize {
     match into.get_mut(..key.len()) {
         Some(place) => {
@@ -305,7 +306,7 @@ fn give(key: &[u8], into: &mut [u8]) -> usize {
     }
 }
 
-/// TLS of those that connect: a host in NVMe/TCP.
+/// TLS of the connecting side: a host in NVMe/TCP.
 #[derive(Clone)]
 pub struct ClientTls(SslContext);
 
@@ -316,14 +317,14 @@ impl fmt::Debug for ClientTls {
 }
 
 impl ClientTls {
-    /// With this key.
+    /// Uses this key.
     ///
     /// # Errors
-    /// A key that is not for SHA-256, names that are too long, or what OpenSSL says.
+    /// The key is not for SHA-256, the names are too long, or OpenSSL fails.
     pub fn new(psk: &Psk) -> io::Result<Self> {
         check_key(psk)?;
         let mut context = context()?;
-        // No certificate is good: nobody is trusted.
+        // No certificate is trusted, so none is accepted.
         context.set_verify(SslVerifyMode::PEER);
         let psk = psk.clone();
         context.set_psk_client_callback(move |_, _, identity, key| {
@@ -340,11 +341,11 @@ impl ClientTls {
         Ok(Self(context.build()))
     }
 
-    /// Begins TLS on a connection that was just opened, and returns when the peer has proven that it knows the key.
+    /// Begins TLS on a connection that was just opened, and returns once the peer has proven that it knows the key.
     ///
     /// # Errors
-    /// The peer has no TLS, not this key, or refuses it (`PermissionDenied`); it takes longer than `limit`, or
-    /// `is_stopped` says that the connection is not wanted any more.
+    /// The peer does not use TLS, has another key, or refuses this one (`PermissionDenied`); it takes longer than
+    /// `limit`; or `is_stopped` says that the connection is no longer wanted.
     pub fn connect(
         &self,
         socket: TcpStream,
@@ -358,7 +359,7 @@ impl ClientTls {
     }
 }
 
-/// Where a session keeps whose key it was.
+/// The index under which a session stores the name of its key's host.
 fn host_index() -> Result<Index<Ssl, String>, ErrorStack> {
     static INDEX: OnceLock<Index<Ssl, String>> = OnceLock::new();
     match INDEX.get() {
@@ -370,7 +371,7 @@ fn host_index() -> Result<Index<Ssl, String>, ErrorStack> {
     }
 }
 
-/// TLS of those that are connected to: a controller in NVMe/TCP.
+/// TLS of the accepting side: a controller in NVMe/TCP.
 #[derive(Clone)]
 pub struct ServerTls(SslContext);
 
@@ -381,7 +382,7 @@ impl fmt::Debug for ServerTls {
 }
 
 impl ServerTls {
-    /// With these keys: a host says which one it has.
+    /// Uses these keys: a host names the one that it has.
     ///
     /// # Errors
     /// As [`ClientTls::new`].
@@ -399,7 +400,7 @@ impl ServerTls {
         Ok(Self(context.build()))
     }
 
-    /// Begins TLS on a connection that was just accepted, of which `received` was read already. Returns when the peer
+    /// Begins TLS on a connection that was just accepted, from which `received` was already read. Returns once the peer
     /// has proven that it knows a key.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! A host and a target in one process, with the wire between them in the test's hands.
+//! A host and a target in one process; the test controls the wire between them.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::cell::Cell;
@@ -13,13 +13,13 @@ use rockmill_nvme::target::{Connection, MemoryNamespace, Target, TargetConfig};
 pub const NQN: &str = "nqn.2026-11.test:store";
 pub const BLOCK: usize = 512;
 
-/// The time, for all that it is given to.
+/// A clock that several parts share.
 pub type Now = Rc<Cell<Duration>>;
 
-/// What cuts the stream, and what befalls its bytes.
+/// A change of the bytes on their way.
 pub type Damage = Rc<dyn Fn(&mut Vec<u8>, bool)>;
 
-/// A queue of a host, and the connection of a target that it talks to.
+/// A host's queue, and the target's connection that it talks to.
 pub struct Wire {
     pub queue: Queue,
     pub connection: Connection,
@@ -36,7 +36,7 @@ impl Wire {
         Self { queue: Queue::new(config), connection, now: Rc::clone(now), cut, damage: None }
     }
 
-    /// Moves all that there is to move. The result is how many bytes.
+    /// Moves all pending bytes. Returns how many.
     pub fn turn(&mut self) -> usize {
         let mut moved = 0;
         loop {

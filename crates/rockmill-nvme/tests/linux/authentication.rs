@@ -1,4 +1,4 @@
-//! DH-HMAC-CHAP between us and the kernel, in both directions.
+//! DH-HMAC-CHAP with the kernel, in both directions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::kernel::{KernelController, NVMET, clock, kernel};
 use crate::kernel_host::{HOST, Served};
 use crate::kernel_target::{self, SUBSYSTEM, Subsystem};
 
-/// What the kernel must have on one of its sides; or the test is skipped.
+/// Checks that one side of the kernel has a feature; otherwise the test is skipped.
 fn has(test: &str, what: &str, there: bool) -> bool {
     if !there {
         skip(test, &Needs::NvmeKernel.because(format!("the kernel's {what} was built without authentication")));
@@ -33,7 +33,7 @@ fn secret(hash: Option<Hash>) -> Secret {
 fn the_kernel_authenticates_to_our_target() {
     const TEST: &str = "the_kernel_authenticates_to_our_target";
     let Some(_alone) = kernel(TEST) else { return };
-    // Read before it was written, it says which options there are.
+    // If it is read before it is written, it lists the supported options.
     let options = fs::read_to_string("/dev/nvme-fabrics").unwrap_or_default();
     if !has(TEST, "initiator", options.contains("dhchap_ctrl_secret")) {
         return;
@@ -58,14 +58,14 @@ fn the_kernel_authenticates_to_our_target() {
             format!(",nr_io_queues=2,hdr_digest,dhchap_secret={}{proof}", host.to_text())
         };
         let connected = served.connect(&options(&host, controller.as_ref()));
-        // The admin queue and both I/O queues have proven it.
+        // The admin queue and both I/O queues have authenticated.
         assert_eq!(connected.attribute("queue_count"), "3");
         let disk = served.device();
         let data = pattern(1, 65_536);
         disk.write(0, &data);
         assert!(disk.read(0, data.len()) == data);
         drop((disk, connected));
-        // Another secret, none, and a controller that has none or another.
+        // Another secret, no secret, and a controller with none or another.
         let refused = |more: &str| KernelController::connect(&served.options(more)).is_err();
         assert!(refused(&options(&secret(of_secret), controller.as_ref())));
         assert!(refused(",nr_io_queues=2"));
@@ -102,7 +102,7 @@ fn our_host_authenticates_to_the_kernel_s_target() {
         };
         let with = |host: &Secret, controller: Option<&Secret>| {
             let mut auth = HostAuth::new(host.clone(), controller.cloned());
-            // The kernel finds the group null only in a list that has another, too.
+            // The kernel finds the null group only in a list with another group.
             auth.groups = if group == Group::Null { vec![Group::Ffdhe2048, group] } else { vec![group] };
             connect(Some(auth))
         };
@@ -120,11 +120,11 @@ fn our_host_authenticates_to_the_kernel_s_target() {
         connected.admin(|admin| admin.shut_down()).unwrap();
         drop(connected);
         let wrong = with(&secret(of_secret), controller.as_ref()).unwrap_err();
-        // The kernel closes the connection when it refuses; whether the reason gets through before is chance.
+        // The kernel closes the connection when it refuses; the reason may or may not arrive before.
         assert!(matches!(wrong, HostError::Authentication(AuthError::Refused(_)) | HostError::Io(_)), "{wrong}");
         assert!(matches!(connect(None).unwrap_err(), HostError::Answer(_)));
         if both {
-            // A controller that does not know its secret is not believed.
+            // A controller that does not know its secret is refused.
             let wrong = with(&host, Some(&secret(None))).unwrap_err();
             assert!(matches!(wrong, HostError::Authentication(AuthError::Mismatch)), "{wrong}");
         }

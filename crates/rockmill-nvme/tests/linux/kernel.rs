@@ -1,4 +1,4 @@
-//! What both directions need of the kernel: its files, and devices that appear and go.
+//! What both directions use of the kernel: its files, and devices that come and go.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -14,12 +14,12 @@ use rockmill_skip::{Missing, Needs, skip};
 
 /// Where the kernel's target is configured.
 pub const NVMET: &str = "/sys/kernel/config/nvmet";
-/// Where a host asks the kernel's initiator for a controller.
+/// The file through which a host asks the kernel's initiator for a controller.
 const FABRICS: &str = "/dev/nvme-fabrics";
 /// O_DIRECT on x86-64.
 const DIRECT: i32 = 0o40000;
 
-/// Both sides of the kernel are there, and nobody else uses them meanwhile; or the test is skipped.
+/// Locks both sides of the kernel for this test; the test is skipped if they are missing.
 pub fn kernel(test: &str) -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     for path in [FABRICS, NVMET] {
@@ -33,14 +33,14 @@ pub fn kernel(test: &str) -> Option<MutexGuard<'static, ()>> {
         }
     }
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // What a test that failed has left: a controller of the same subsystem and number is refused.
+    // Removes what a failed test has left: the kernel refuses a second controller of the same subsystem and number.
     for entry in fs::read_dir("/sys/class/nvme").into_iter().flatten().flatten() {
         let _ = fs::write(entry.path().join("delete_controller"), "1");
     }
     Some(alone)
 }
 
-/// A program, or the part of the test that needs it is skipped.
+/// Finds a program; without it, that part of the test is skipped.
 pub fn program(test: &str, name: &str, needs: Needs) -> Option<PathBuf> {
     let found: Result<PathBuf, Missing> = rockmill_skip::program(name, needs);
     found.map_err(|missing| skip(test, &missing)).ok()
@@ -50,7 +50,7 @@ pub fn clock() -> Arc<dyn Clock> {
     Arc::new(SystemClock::default())
 }
 
-/// Runs a program. The result is what it printed.
+/// Runs a program, and returns its output.
 #[track_caller]
 pub fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     let out = Command::new(program.as_ref()).args(arguments).output().unwrap();
@@ -59,7 +59,7 @@ pub fn run(program: impl AsRef<Path>, arguments: &[&str]) -> String {
     said
 }
 
-/// Waits for what the kernel does in its own time.
+/// Waits for something that the kernel does asynchronously.
 #[track_caller]
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..600 {
@@ -71,7 +71,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("waited 30 seconds for {what}");
 }
 
-/// A file's text without its line end; empty where there is none.
+/// A file's text without its line end; empty if there is no file.
 pub fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap_or_default().trim_end().to_owned()
 }
@@ -88,7 +88,7 @@ pub struct KernelController {
 }
 
 impl KernelController {
-    /// Asks the kernel to connect; `options` as nvme-cli writes them.
+    /// Asks the kernel to connect, with `options` in nvme-cli's form.
     pub fn connect(options: &str) -> Result<Self, std::io::Error> {
         let mut fabrics = OpenOptions::new().read(true).write(true).open(FABRICS)?;
         fabrics.write_all(options.as_bytes())?;
@@ -121,7 +121,7 @@ impl KernelController {
 
 impl Drop for KernelController {
     fn drop(&mut self) {
-        // The next test finds it if this fails.
+        // If this fails, the next test removes it.
         let _ = fs::write(self.path("delete_controller"), "1");
     }
 }
@@ -136,7 +136,7 @@ pub fn device(nguid: [u8; 16]) -> PathBuf {
     found.unwrap()
 }
 
-/// The same if it is there now.
+/// The same, if it exists now.
 pub fn find_device(nguid: [u8; 16]) -> Option<PathBuf> {
     let wanted: String = nguid.iter().map(|b| format!("{b:02x}")).collect();
     let names = fs::read_dir("/sys/block").unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
@@ -155,7 +155,7 @@ impl Direct {
         Self(OpenOptions::new().read(true).write(true).custom_flags(DIRECT).open(device).unwrap())
     }
 
-    /// A buffer with a part that begins where O_DIRECT wants it.
+    /// A buffer with a part that is aligned for O_DIRECT.
     fn buffer(bytes: usize) -> (Vec<u8>, usize) {
         let buffer = vec![0; bytes + 4096];
         let at = buffer.as_ptr().align_offset(4096);

@@ -32,7 +32,7 @@ impl Served {
 
     pub fn with(config: TargetConfig, block: u32) -> Self {
         let target = Target::new(config).unwrap();
-        // The kernel wants it to be no other namespace's in the world, deleted ones included.
+        // The kernel requires a globally unique value, different also from those of deleted namespaces.
         let nguid = fastrand::u128(1..).to_be_bytes();
         let disk = Arc::new(MemoryNamespace::new(block, (16 << 20) / block as usize, false).with_nguid(nguid));
         target.add_namespace(1, disk.clone()).unwrap();
@@ -61,7 +61,7 @@ impl Served {
     }
 }
 
-/// Writes, reads and flushes in pieces of several sizes, from several threads, and looks at what the target has.
+/// Writes, reads and flushes in several sizes from several threads, and checks the target's contents.
 fn exercise(served: &Served, seed: u64) {
     let disk = served.device();
     let flushes = served.disk.flushes();
@@ -72,7 +72,8 @@ fn exercise(served: &Served, seed: u64) {
             scope.spawn(move || {
                 let data = pattern(seed + n, part);
                 let mut at = 0;
-                // In the capsule, at its limit, by one R2T, by several H2CData, and as long as the kernel makes them.
+                // In the capsule, at its limit, with one R2T, with several H2CData PDUs, and the kernel's longest
+                // transfer.
                 for size in [4096, 8192, 12_288, 65_536, 1 << 20].iter().cycle() {
                     let piece = &data[at..(at + size).min(part)];
                     disk.write(n * part as u64 + at as u64, piece);
@@ -100,7 +101,7 @@ fn the_kernel_writes_and_reads_with_and_without_digests_and_flow_control() {
         let served = Served::new(block);
         let controller = served.connect(&format!(",nr_io_queues=2,nr_write_queues=2{digests}"));
         assert_eq!(controller.attribute("model"), "Rockmill NVMe/TCP target");
-        // Of two processors: two queues for reads, two for writes, and the admin queue.
+        // On two processors: two queues for reads, two for writes, and the admin queue.
         assert_eq!(controller.attribute("queue_count"), "5");
         exercise(&served, i as u64 * 10);
         drop(controller);
@@ -119,7 +120,7 @@ fn the_kernel_with_a_target_of_the_smallest_limits() {
     config.r2t_bytes_max = 8192;
     config.transfer_shift = 2;
     config.write_buffer_max = 16_384;
-    // The kernel takes no other alignment than the smallest.
+    // The kernel accepts only the smallest alignment.
     config.io_queues_max = 1;
     let served = Served::with(config, 512);
     let controller = served.connect(",nr_io_queues=2,hdr_digest,data_digest");
@@ -192,7 +193,7 @@ fn the_kernel_sees_namespaces_come_and_go_and_refusals() {
     assert_eq!(bytes, [63; 4096]);
     assert!(served.target.remove_namespace(7));
     until("the device to go", || find_device(nguid).is_none());
-    // A write that fails says so, and the next succeeds.
+    // A failed write is reported, and the next succeeds.
     served.disk.set_fault(Some(Status::WRITE_FAULT));
     assert!(disk.try_write(0, &[1; 4096]).is_err());
     served.disk.set_fault(None);

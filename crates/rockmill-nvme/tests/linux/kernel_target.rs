@@ -23,7 +23,7 @@ pub const SUBSYSTEM: &str = "nqn.2026-11.test:kernel";
 const PORT: u16 = 14_420;
 const NGUID: &str = "11223344-5566-7788-99aa-bbccddeeff01";
 
-/// A subsystem of the kernel, namespace 1 of which is a file of 16 MiB, at a port.
+/// A subsystem of the kernel on a port; its namespace 1 is a file of 16 MiB.
 pub struct Subsystem {
     pub file: PathBuf,
     root: PathBuf,
@@ -49,7 +49,7 @@ impl Subsystem {
         me
     }
 
-    /// Only this host may connect, with these secrets.
+    /// Allows only this host to connect, with these secrets.
     pub fn require(&self, host: &str, secrets: (&Secret, Option<&Secret>), hash: &str, group: &str) -> Required {
         let path = Path::new(NVMET).join("hosts").join(host);
         fs::create_dir(&path).unwrap();
@@ -85,7 +85,7 @@ impl Subsystem {
     }
 }
 
-/// A host that the kernel's target knows. It is forgotten when this is dropped.
+/// A host that the kernel's target knows. Dropping this removes it.
 pub struct Required {
     path: PathBuf,
     allowed: PathBuf,
@@ -194,7 +194,7 @@ fn our_host_uses_the_kernel_s_target() {
         assert!(fs::read(&subsystem.file).unwrap() == all);
         let beyond = io.read(&disk, disk.blocks, &mut vec![0; block]).unwrap_err();
         assert!(matches!(beyond.status(), Some(Status::LBA_OUT_OF_RANGE | Status::CAPACITY_EXCEEDED)), "{beyond}");
-        // The kernel counts keep alives in seconds; what it has is no less than what was asked for.
+        // The kernel counts the keep alive timeout in seconds: its value is no less than the requested one.
         assert!(host.admin(|admin| admin.keep_alive_ms()).unwrap() >= 5000);
         host.admin(|admin| admin.keep_alive()).unwrap();
         assert!(!host.admin(|admin| admin.abort(0, 7)).unwrap());

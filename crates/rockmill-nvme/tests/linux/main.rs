@@ -1,7 +1,7 @@
 //! Both sides against the Linux kernel's: its initiator with our target, and our initiator with its target (nvmet).
 //!
 //! They need root and a kernel that has loaded `nvme-tcp` and `nvmet-tcp`, as the guest of `scripts/test-nvme` has.
-//! Elsewhere they are skipped, and say so. `ROCKMILL_REQUIRE=nvme-kernel` makes that a failure.
+//! Elsewhere they are skipped with a message; `ROCKMILL_REQUIRE=nvme-kernel` makes that a failure.
 
 mod authentication;
 #[path = "../common/mod.rs"]

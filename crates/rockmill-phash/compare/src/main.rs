@@ -1,12 +1,12 @@
-//! Perfect hash functions of other crates, measured as the example `figure13` measures ours: the same keys, the same
-//! lookups, the same rows. Both sides are to be built with the same `RUSTFLAGS`.
+//! Measures perfect hash functions of other crates, like the example `figure13` does for ours: with the same keys,
+//! lookups and rows. Build both with the same `RUSTFLAGS`.
 //!
 //!     RUSTFLAGS=-Ctarget-cpu=native \
 //!         cargo run --locked --release --manifest-path crates/rockmill-phash/compare/Cargo.toml -- [KEYS...]
 //!
-//! Keys are random hashes already. `ptr_hash` takes them as they are (its `NoHash`); `ph` mixes each with its seed by
-//! one multiplication, about what our functions do. *Many* is a stream with prefetching for `ptr_hash`, and a loop of
-//! single lookups for `ph`, which has no other.
+//! The keys are random hashes. `ptr_hash` uses them unchanged (its `NoHash`). `ph` mixes each with its seed by one
+//! multiplication, which is about what our functions do. *Many* is a stream with prefetching for `ptr_hash`, and a loop
+//! of single lookups for `ph`, which has no batched form.
 
 #[path = "../../examples/figure13/measure.rs"]
 mod measure;
@@ -43,7 +43,7 @@ fn main() {
     }
 }
 
-/// A setting of `ptr_hash`: buckets, how what is left over is mapped, one part or several, minimal or not.
+/// A setting of `ptr_hash`: buckets, how leftover keys are remapped, one part or several, minimal or not.
 fn pointers<B: BucketFn + Send, F: MutPacked + Send, const ONE_PART: bool, const MINIMAL: bool>(
     keys: &Keys,
     name: &str,
@@ -57,13 +57,13 @@ fn pointers<B: BucketFn + Send, F: MutPacked + Send, const ONE_PART: bool, const
         let built = pool.install(|| PtrHash::<u64, B, F, NoHash, Vec<u8>, ONE_PART, MINIMAL>::try_new(hashes, params));
         function = built;
     });
-    // Its buckets are for large sets, and need not fit into small ones.
+    // Its buckets are designed for large sets, and may not fit small ones.
     let Some(function) = function else { return println!("| {name} | {} | fails |", keys.hashes.len()) };
     let (pilots, rest) = function.bits_per_element();
     let rest = if MINIMAL { rest } else { 0.0 };
     let bits = ((pilots + rest) * keys.hashes.len() as f64) as usize;
     let many = |some: &[u64], slots: &mut [usize]| {
-        // It can do nothing but fold, and `enumerate` folds.
+        // The iterator only supports folding, and `enumerate` folds.
         function.index_stream::<32, _>(some).enumerate().for_each(|(i, found)| slots[i] = found);
     };
     let built = Built { name, nanos, bits, slots: function.max_index() };
@@ -86,7 +86,7 @@ fn phast(keys: &Keys, name: &str, variant: impl SeedChooser + Sync) {
     keys.print_row(&built, |hash| function.get(&hash), many);
 }
 
-/// Hashes numbers that are hashes already.
+/// Hashes numbers that are already hashes.
 #[derive(Clone, Copy)]
 struct Mix;
 

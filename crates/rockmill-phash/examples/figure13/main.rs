@@ -1,12 +1,12 @@
-//! What functions cost, by kind and number of keys: the comparison of CompassDB's Figure 13, with lookups.
+//! The costs of functions by kind and number of keys: the comparison of CompassDB's Figure 13, plus lookups.
 //!
 //!     cargo run --locked --release -p rockmill-phash --example figure13 -- [KEYS...]
 //!
-//! prints a table in Markdown; without numbers of keys, of 10,000, 1 million and 10 million. Keys are random 64-bit
-//! hashes. Each build is repeated (ten times for few keys, once for 100 million) and the fastest counts. Lookups are of
-//! random keys that are there: *alone*, each waits for the one before it; *in a loop*, independent calls of `slot`;
-//! *many*, `slots` with 1,024 at a time. Every slot is checked to have one key. PTHash stands beside the crate's own
-//! functions; `compare/` measures those of other crates in the same way.
+//! prints a table in Markdown; the default numbers of keys are 10,000, 1 million and 10 million. Keys are random 64-bit
+//! hashes. Each build is repeated (ten times for few keys, once for 100 million), and the fastest counts. Lookups are
+//! for random keys of the set: *alone*, each waits for the previous one; *in a loop*, independent calls of `slot`;
+//! *many*, `slots` with 1,024 at a time. The example checks that every slot has one key. It compares the crate's own
+//! functions with PTHash; `compare/` measures those of other crates in the same way.
 
 mod measure;
 mod pthash;
@@ -32,7 +32,7 @@ fn main() {
         }
         for setting in SETTINGS {
             let mut function = None;
-            // Measured is the last, of one part.
+            // The lookups use the function built last, which has one part.
             let nanos = keys.build(|hashes, threads| function = Some(PtHash::build(setting, hashes, threads)));
             let function = function.expect("built");
             let slot = |hash| function.slot(hash);

@@ -1,13 +1,13 @@
-//! What is measured of a function, and the table that shows it. `compare/`, for functions of other crates, has this
-//! file as a module, too.
+//! The measurements of a function, and the table that shows them. `compare/`, for functions of other crates, also uses
+//! this file as a module.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Lookups that are timed at once.
+/// Number of lookups timed together.
 const LOOKUPS: usize = 2_000_000;
 
-/// Numbers of keys: those that the command line gives, or three.
+/// Numbers of keys: those on the command line, or else three.
 pub fn counts() -> Vec<usize> {
     let counts: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
     if counts.is_empty() { vec![10_000, 1_000_000, 10_000_000] } else { counts }
@@ -21,7 +21,7 @@ pub fn print_head() {
     println!("|---|---|---|---|---|---|---|---|---|");
 }
 
-/// What functions are built of.
+/// The input for building functions.
 pub struct Keys {
     /// Random, and the same in each run.
     pub hashes: Vec<u64>,
@@ -29,7 +29,7 @@ pub struct Keys {
     looked_up: Vec<u64>,
 }
 
-/// What a function took.
+/// The costs of building a function.
 pub struct Built<'a> {
     pub name: &'a str,
     /// Nanoseconds with one thread and with two.
@@ -46,8 +46,8 @@ impl Keys {
         Self { hashes, looked_up }
     }
 
-    /// The fewest nanoseconds of several builds with one thread and with two. What is kept of them is the last, with
-    /// one.
+    /// The fewest nanoseconds of several builds with one thread and with two. The caller keeps the function built last,
+    /// with one thread.
     pub fn build(&self, mut build: impl FnMut(&[u64], usize)) -> [f64; 2] {
         let times = (20_000_000 / self.hashes.len()).clamp(1, 10);
         let two = fastest(times, || build(&self.hashes, 2));
@@ -65,7 +65,7 @@ impl Keys {
 
         let lookups = self.looked_up.len() as f64;
         let alone = fastest(3, || {
-            // A slot is below 2^60, so that nothing is added but the dependence.
+            // A slot is below 2^60, so this adds only the dependence.
             let _: usize = self.looked_up.iter().fold(0, |last, &hash| slot(black_box(hash + (last as u64 >> 60))));
         });
         let looped = fastest(3, || {

@@ -1,13 +1,13 @@
 //! PTHash, to compare with: Pibiri and Trani, "PTHash: Revisiting FCH Minimal Perfect Hashing" (SIGIR 2021).
 //!
-//! Keys go to c n / log2 n buckets, 60 % of them to 30 % of the buckets. The largest bucket first, each gets a pilot:
-//! the smallest number k for which all its keys' places, (hash XOR hash(k)) mod n / alpha, are free and different. The
-//! pilots of dense and of sparse buckets are stored apart, each as numbers of as many bits as the largest needs ("C-C")
-//! or as places in a dictionary of those that occur ("D-D"). A place behind n stands for one of the slots before n that
-//! no key has, which an Elias-Fano list says: the function is minimal.
+//! Keys go to c n / log2 n buckets, 60 % of them to 30 % of the buckets. Starting with the largest, each bucket gets a
+//! pilot: the smallest number k for which all its keys' places, (hash XOR hash(k)) mod n / alpha, are free and
+//! different. The pilots of dense and of sparse buckets are stored separately, either as numbers with as many bits as
+//! the largest needs ("C-C"), or as positions in a dictionary of the pilots that occur ("D-D"). An Elias-Fano list maps
+//! each place at or after n to an unused slot before n, so the function is minimal.
 //!
-//! The paper builds with one thread. With more, keys are split by hash into as many parts, each with a function of its
-//! own, as the authors did later.
+//! The paper builds with one thread. With more threads, keys are split by hash into as many parts, each with its own
+//! function, as the authors did in later work.
 
 /// How a function is built.
 #[derive(Debug, Clone, Copy)]
@@ -15,13 +15,13 @@ pub struct Setting {
     pub name: &'static str,
     /// Keys for each place.
     alpha: f64,
-    /// Buckets for n / log2 n keys.
+    /// The number of buckets is c n / log2 n.
     c: f64,
-    /// Pilots are places in a dictionary.
+    /// Whether pilots are stored as positions in a dictionary.
     dictionary: bool,
 }
 
-/// The paper's (i) and (iv): for fast lookups, and with the best balance of everything.
+/// The paper's (i) and (iv): the fastest lookups, and the best overall balance.
 pub const SETTINGS: [Setting; 2] = [
     Setting { name: "PTHash C-C, 0.99", alpha: 0.99, c: 7.0, dictionary: false },
     Setting { name: "PTHash D-D, 0.94", alpha: 0.94, c: 7.0, dictionary: true },
@@ -29,12 +29,12 @@ pub const SETTINGS: [Setting; 2] = [
 
 /// The function.
 pub struct PtHash {
-    /// With the keys of the parts before.
+    /// The parts, each with the number of keys in the parts before it.
     parts: Vec<(usize, Part)>,
 }
 
 impl PtHash {
-    /// Of `hashes`, no two of which are the same; with as many parts as threads.
+    /// Builds the function of `hashes`, which must be distinct; with as many parts as threads.
     pub fn build(setting: Setting, hashes: &[u64], threads: usize) -> Self {
         if threads == 1 {
             return Self { parts: vec![(0, Part::build(setting, hashes))] };
@@ -54,7 +54,7 @@ impl PtHash {
         Self { parts }
     }
 
-    /// The slot of a key, below the number of keys.
+    /// The slot of a key, less than the number of keys.
     #[inline]
     pub fn slot(&self, hash: u64) -> usize {
         let (before, part) = match &self.parts[..] {
@@ -84,14 +84,14 @@ impl Part {
         let keys = hashes.len();
         let all = ((setting.c * keys as f64 / (keys.max(4) as f64).log2()) as usize).max(4);
         let buckets = Buckets { dense: (all * 3 / 10) as u32, sparse: (all - all * 3 / 10) as u32 };
-        // Odd: behind XOR and the remainder by an even number, low bits differ where they did before, whatever the
-        // pilot, and a bucket may have no pilot.
+        // Odd: after XOR and a remainder by an even number, low bits differ exactly where they did before, whatever the
+        // pilot is. A bucket might then have no pilot.
         let places = Modulus::new(((keys as f64 / setting.alpha) as u64 + 1) | 1);
         let (pilots, taken) = search(buckets, places, hashes);
         let (dense, sparse) = pilots.split_at(buckets.dense as usize);
         let mut next = 0;
         let free = (keys..places.n as usize).map(|place| {
-            // A place that nobody comes from says what the one before it does.
+            // A place that no key uses repeats the previous entry.
             if taken.get(place) {
                 while taken.get(next) {
                     next += 1;
@@ -117,10 +117,10 @@ impl Part {
     }
 }
 
-/// The pilot of each bucket, and which places are taken.
+/// The pilot of each bucket, and the places taken.
 fn search(buckets: Buckets, places: Modulus, hashes: &[u64]) -> (Vec<u64>, BitSet) {
     let all = (buckets.dense + buckets.sparse) as usize;
-    // The keys of each bucket, one bucket behind the other.
+    // The keys of each bucket, one bucket after another.
     let mut ends = vec![0u32; all];
     hashes.iter().for_each(|&hash| ends[buckets.of(hash)] += 1);
     let largest = ends.iter().max().map_or(0, |&size| size as usize);
@@ -164,7 +164,7 @@ fn search(buckets: Buckets, places: Modulus, hashes: &[u64]) -> (Vec<u64>, BitSe
     (pilots, taken)
 }
 
-/// How many buckets of each kind there are.
+/// Numbers of buckets of each kind.
 #[derive(Clone, Copy)]
 struct Buckets {
     dense: u32,
@@ -190,7 +190,7 @@ fn mix(x: u64) -> u64 {
     (product as u64) ^ (product >> 64) as u64
 }
 
-/// Maps `x`, evenly spread over 64 bits, to `0..n`.
+/// Maps `x`, uniform over 64 bits, to `0..n`.
 #[inline]
 fn reduce(x: u64, n: u64) -> usize {
     ((u128::from(x) * u128::from(n)) >> 64) as usize
@@ -233,7 +233,7 @@ impl BitSet {
     }
 }
 
-/// Numbers of the same width.
+/// Numbers with the same number of bits.
 struct Packed {
     width: usize,
     words: Vec<u64>,
@@ -242,7 +242,7 @@ struct Packed {
 impl Packed {
     fn new(numbers: impl ExactSizeIterator<Item = u64>, largest: u64) -> Self {
         let width = (u64::BITS - largest.leading_zeros()) as usize;
-        // One more word, so that two can be read wherever a number is.
+        // One extra word, so that two words can be read at every number.
         let mut words = vec![0; (numbers.len() * width).div_ceil(64).max(1) + 1];
         for (i, number) in numbers.enumerate().filter(|_| width > 0) {
             let (word, bit) = (i * width / 64, i * width % 64);
@@ -298,12 +298,12 @@ impl Pilots {
     }
 }
 
-/// Numbers that do not fall: the low bits of each, and the high bits as distances in ones and zeros.
+/// Non-decreasing numbers: the low bits of each, and the high bits as distances in ones and zeros.
 struct EliasFano {
     shift: usize,
     low: Packed,
     high: Vec<u64>,
-    /// Where every 64th one is.
+    /// The position of every 64th one bit.
     ones: Vec<u32>,
 }
 

@@ -1,5 +1,5 @@
-//! What is not asked of a RocksDB because it is known to do something else there, or nothing at all: a table, with the
-//! reason for each.
+//! A table of what is not tested with a version of RocksDB because it is known to behave differently or not to support
+//! it, with the reason for each.
 
 use crate::configuration::Configuration;
 use crate::history::Step;
@@ -13,7 +13,7 @@ const ALWAYS: Version = (u32::MAX, 0);
 /// A change of options.
 struct Set {
     name: &'static str,
-    /// To one of these; to anything, if there are none.
+    /// Changes to one of these values; if there are none, to any value.
     values: &'static [&'static str],
     /// Before this version.
     before: Version,
@@ -22,7 +22,7 @@ struct Set {
     why: &'static str,
 }
 
-/// A choice of a configuration, in whose place another one stands.
+/// A choice of a configuration that is replaced with another one.
 struct Instead {
     axis: &'static str,
     choice: &'static str,
@@ -49,7 +49,7 @@ const INSTEAD: &[Instead] = &[
     },
 ];
 
-/// The configuration as this version of RocksDB can have it. `left_out` is told of what is not asked of it.
+/// The configuration as this version of RocksDB supports it. Calls `left_out` for each omission.
 pub(super) fn replaced(mut one: Configuration, version: Version, left_out: impl Fn(String)) -> Configuration {
     for instead in INSTEAD {
         if one.get(instead.axis) == instead.choice
@@ -78,7 +78,7 @@ const SETS: &[Set] = &[
         why: "RocksDB's manual compactions wait until no writer is slowed, which may be never",
     },
     Set { name: "write_buffer_size", values: &["0", "8192"], before: ALWAYS, under: None, why: FULL },
-    // The first block of a memtable is an eighth of what its size was when the database was opened.
+    // The first block of a memtable is an eighth of the memtable size at open.
     Set { name: "write_buffer_size", values: &["20000"], before: ALWAYS, under: Some(("memtable", "1m")), why: FULL },
     Set { name: "memtable_prefix_bloom_size_ratio", values: &["3", "-3"], before: ALWAYS, under: None, why: FULL },
     Set {
@@ -121,7 +121,7 @@ const SETS: &[Set] = &[
     },
 ];
 
-/// What a step that this version of RocksDB is not asked to do is called, with the reason.
+/// The name of a step that is omitted for this version of RocksDB, with the reason.
 pub(super) fn left_out(step: &Step, configuration: &Configuration, version: Version) -> Option<String> {
     match step {
         Step::SetOptions(_, name, value) | Step::SetDbOptions(name, value) => {

@@ -1,4 +1,4 @@
-//! A configuration's options as RocksDB takes them: the values that Rockmill would write into an OPTIONS file.
+//! A configuration's options for RocksDB: the values that Rockmill would write into an OPTIONS file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -12,8 +12,8 @@ use rockmill_rocksdb::{DbOptions, Library};
 use super::store::Said;
 use crate::kinds::Kind;
 
-/// Options that are objects, paths, or said otherwise. RocksDB reads past the page cache only where the file system
-/// can, which a test's may not.
+/// Options that are objects or paths, or that are set in another way. RocksDB supports direct reads only if the file
+/// system does, which a test's file system may not.
 const NOT_TOLD: &[&str] = &[
     "comparator",
     "merge_operator",
@@ -43,13 +43,13 @@ pub(super) struct Peer {
     pub library: Arc<Library>,
     /// Major and minor.
     pub version: (u32, u32),
-    /// What it does not take, and how often that was left out.
+    /// Unsupported options, and how often each was omitted.
     pub left_out: Mutex<BTreeMap<String, u64>>,
     tried: Mutex<HashMap<String, bool>>,
 }
 
 impl Peer {
-    /// Finds the version with a database at a path where nothing is, which is removed again.
+    /// Finds the version by creating a database at an unused path, which is removed again.
     ///
     /// # Errors
     /// Why the library cannot be used.
@@ -77,7 +77,7 @@ impl Peer {
         *self.tried.lock().entry(text.to_owned()).or_insert_with(|| self.library.options(text, false).is_ok())
     }
 
-    /// The options as texts, without what the library does not take.
+    /// The options as texts, without those that the library does not support.
     pub fn texts(&self, options: &Options) -> Texts {
         let (mut plain, mut table) = (Vec::new(), Vec::new());
         for value in options.values() {
@@ -144,7 +144,8 @@ impl Texts {
             Kind::Merging => ";merge_operator=stringappend",
             Kind::Counting => ";merge_operator=uint64add",
             Kind::Reversed => ";comparator=rocksdb.ReverseBytewiseComparator",
-            // No history has them here: a comparator that is no C function, and an order that RocksDB does not know.
+            // Not used in these histories: a comparator that is not a C function, and an order that RocksDB does not
+            // support.
             Kind::Folded | Kind::Hashed => {
                 return Err("Not implemented: a comparator of the tests' own".to_owned().into());
             }

@@ -17,7 +17,7 @@ use crate::kinds::Kind;
 /// An open Rockmill.
 pub(super) struct Ours<'db> {
     pub db: &'db Db,
-    /// Of a column family, without what its kind adds.
+    /// Options of a column family, without those that its kind adds.
     pub options: Options,
     pub ttl: Option<Duration>,
     pub snapshots: BTreeMap<u8, Snapshot<'db>>,
@@ -75,7 +75,7 @@ impl<'db> Ours<'db> {
         Ok(options)
     }
 
-    /// Makes the directory one that RocksDB opens, before it changes hands: no extra runs, and each table one file.
+    /// Makes the directory readable for RocksDB before a swap: without extra runs, and with each table in one file.
     pub fn downgrade(&self) -> Result<(), Error> {
         for name in self.db.cf_names() {
             let cf = self.family(&name)?;
@@ -87,7 +87,7 @@ impl<'db> Ours<'db> {
             if self.writes_tph(&cf) {
                 self.db.set_options_cf(&cf, &[("tph_table_factory", "{piece_limit=1}")])?;
             }
-            // A job that runs may still leave one.
+            // A running job may still leave one.
             self.db.wait_for_background_work()?;
             while self.db.level_stats(&cf).iter().any(|level| level.extra_runs > 0) {
                 self.db.merge_extra_runs_cf(&cf)?;
@@ -205,7 +205,7 @@ impl Store for Ours<'_> {
 
     fn set_option(&mut self, family: &str, name: &str, value: &str) -> Said<()> {
         let cf = self.family(family)?;
-        // What both kinds of tables have is for the one that is written.
+        // Options common to both kinds of tables apply to the kind that is written.
         let tph = name == "block_based_table_factory" && self.writes_tph(&cf);
         Ok(self.db.set_options_cf(&cf, &[(if tph { "tph_table_factory" } else { name }, value)])?)
     }

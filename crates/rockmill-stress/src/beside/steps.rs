@@ -1,4 +1,4 @@
-//! One step on one store: the calls are the same for both, and so must be what they say.
+//! One step on one store: the calls are the same for both, and the results must be, too.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub(super) enum Shown {
 /// All that a step showed.
 pub(super) type Seen = Vec<Said<Shown>>;
 
-/// Properties that both stores have, and that say the same where `true`.
+/// Properties that both stores have; `true` if the values must be the same.
 const PROPERTIES: &[(&str, bool)] = &[
     ("rocksdb.num-snapshots", true),
     ("rocksdb.is-file-deletions-enabled", true),
@@ -142,7 +142,7 @@ impl<S: Store> On<'_, S> {
         look
     }
 
-    /// A move and then on, past what a filter may have taken.
+    /// Moves, and skips entries that a filter may have removed.
     fn go(&mut self, id: u8, kind: Kind, to: &Go) -> Said<Shown> {
         let onward = if matches!(to, Go::Last | Go::SeekForPrev(_) | Go::Prev) { Go::Prev } else { Go::Next };
         let mut at = self.store.go(id, to)?;
@@ -208,7 +208,7 @@ impl<S: Store> On<'_, S> {
         for some in ops.chunks(if how.alone { 1 } else { ops.len().max(1) }) {
             loop {
                 match self.store.write(options, some) {
-                    // It would have had to wait; so it shall.
+                    // It would have had to wait; retries with waiting.
                     Err(e) if options.no_slowdown && e.kind == rockmill::ErrorKind::Incomplete => {
                         options.no_slowdown = false;
                     }
@@ -238,7 +238,7 @@ impl<S: Store> On<'_, S> {
         self.store.compact(&name, from.as_deref(), to.as_deref(), how)
     }
 
-    /// Flushes and compacts everything, so that what has reached its age goes.
+    /// Flushes and compacts everything, so that expired values are removed.
     fn age(&mut self) -> Said<()> {
         let names = self.store.names();
         self.store.flush(&names, true)?;
@@ -246,7 +246,7 @@ impl<S: Store> On<'_, S> {
         names.iter().try_for_each(|name| self.store.compact(name, None, None, how))
     }
 
-    /// A call that breaks a rule, or nearly.
+    /// A call that violates a rule, or nearly does.
     fn wrong(&mut self, n: u8) -> Seen {
         let default = "default";
         let done = |said: Said<()>| said.map(|()| Shown::Done);
@@ -286,7 +286,7 @@ impl<S: Store> On<'_, S> {
         }]
     }
 
-    /// One step, but for those that the pair does itself.
+    /// Runs one step, except those that the pair runs itself.
     pub fn step(&mut self, step: &Step) -> Seen {
         let done = |said: Said<()>| vec![said.map(|()| Shown::Done)];
         let mut seen = Vec::new();
@@ -323,7 +323,7 @@ impl<S: Store> On<'_, S> {
                 let bounds = Bounds { prefix: None, auto_prefix: false, ..*bounds };
                 let mut look = self.look(*slot, *view, &bounds);
                 (look.same_prefix, look.total_order) = (true, false);
-                // Keys without a prefix, which extractors need not take, come after this one.
+                // Keys without a prefix, which extractors need not accept, come after this one.
                 let end = b"z".to_vec();
                 look.upper = Some(look.upper.map_or(end.clone(), |upper| upper.min(end)));
                 match self.store.iterator(PASSING, &name, &look) {
@@ -332,7 +332,7 @@ impl<S: Store> On<'_, S> {
                 }
                 self.store.close(PASSING);
             }
-            // All keys with a prefix, by bounds: what prefix filters say without bounds is each store's own.
+            // All keys with a prefix, by bounds: results of prefix filters without bounds differ between the stores.
             Step::Prefix(slot, key) => {
                 let bounds = Bounds { prefix: Some((*key, 5)), auto_prefix: true, ..Bounds::default() };
                 let moves = [Move::Seek(*key), Move::Next(20)];

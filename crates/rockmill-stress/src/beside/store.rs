@@ -1,4 +1,4 @@
-//! What both stores can do, and what they say.
+//! The common interface of both stores.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl From<rockmill::Error> for Refusal {
     }
 }
 
-/// The kinds, by the words that begin RocksDB's texts.
+/// The kinds, by the prefixes of RocksDB's messages.
 const KINDS: [ErrorKind; 15] = [
     ErrorKind::NotFound,
     ErrorKind::Corruption,
@@ -86,7 +86,7 @@ pub trait Store {
     fn release(&mut self, id: u8) -> Said<()>;
     /// Opens an iterator.
     fn iterator(&mut self, id: u8, family: &str, look: &Look) -> Said<()>;
-    /// Moves it; an iterator that is nowhere has no neighbours.
+    /// Moves the iterator; an invalid iterator has no neighbours.
     fn go(&mut self, id: u8, to: &Go) -> Said<Option<Pair>>;
     /// Closes it.
     fn close(&mut self, id: u8);
@@ -96,9 +96,9 @@ pub trait Store {
     fn compact(&mut self, family: &str, from: Option<&[u8]>, to: Option<&[u8]>, how: CompactHow) -> Said<()>;
     /// Changes an option of a column family.
     fn set_option(&mut self, family: &str, name: &str, value: &str) -> Said<()>;
-    /// Changes an option of the database; `None` where that cannot be asked for.
+    /// Changes an option of the database; `None` if the interface does not support it.
     fn set_db_option(&mut self, name: &str, value: &str) -> Said<Option<()>>;
-    /// Writes a table outside. Updates are in the order of the column family's kind, ranges first.
+    /// Writes an external table. Updates are in the order of the column family's kind, ranges first.
     fn write_table(&mut self, kind: Kind, path: &Path, ops: &[Op]) -> Said<()>;
     /// Takes tables in.
     fn ingest(&mut self, family: &str, files: &[PathBuf], moved: bool, behind: bool) -> Said<()>;

@@ -84,7 +84,7 @@ impl Store for Theirs {
         if self.ttl.is_none() {
             return self.library.write_table(&options, path, ops).map_err(refused);
         }
-        // RocksDB's writers of tables know of no time to live: the time after each value is the caller's to add.
+        // RocksDB's table writers do not support a time to live: the caller has to append the time to each value.
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
         let now = i32::try_from(now).unwrap_or(i32::MAX).to_le_bytes();
         let mut ops = ops.to_vec();

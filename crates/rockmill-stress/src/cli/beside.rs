@@ -132,7 +132,7 @@ pub fn run(args: &BesideArgs) -> Outcome {
     if differences == 0 { Ok(()) } else { Err(format!("{differences} histories differ")) }
 }
 
-/// A case in which they differ: it is shrunk and written down.
+/// Shrinks a case in which they differ, and writes it to a file.
 fn found(args: &BesideArgs, beside: &Beside, case: &Case, what: String, watch: &mut Watch) -> Outcome {
     write_case(&args.output, case, &what)?;
     let mut fails = |case: &Case| beside.run(case, &args.disk, watch as &mut dyn Observer).err();

@@ -41,7 +41,7 @@ impl Common {
         Duration::from_secs_f64(self.minutes.max(0.0) * 60.0)
     }
 
-    /// Refuses a `config` that names what there is not, and says what this machine cannot do of it.
+    /// Refuses a `config` with unknown names, and reports what this machine does not support.
     fn check(&self) -> Outcome {
         let mut one = [Configuration::default()];
         self.fix(&mut one)?;
@@ -59,7 +59,7 @@ impl Common {
         Ok(())
     }
 
-    /// Says how much the kernel merged, if it did, and how many tables shared files.
+    /// Prints how much the kernel merged, if it did, and how many tables shared files.
     fn tell(&self) {
         println!("tables with several files: {}", tables_of_several_files());
         let calls = Pool::shared().calls();

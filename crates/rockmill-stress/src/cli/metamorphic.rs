@@ -35,7 +35,7 @@ impl Where {
         self.disk.clone().map_or(Medium::Memory, Medium::Disk)
     }
 
-    /// A watch whose hanging step ends the process, after the case was written down.
+    /// A watch that ends the process after writing the case to a file if a step hangs.
     fn watch(&self, current: &Current) -> Watch {
         let watch = Watch::default();
         let (limit, current) = (Duration::from_secs(self.step_limit), current.clone());
@@ -46,14 +46,14 @@ impl Where {
                 case.history.steps.truncate(now.step + 1);
                 let _ = write_case(Path::new("hang.history"), &case, &format!("hangs in step {}", now.step));
             }
-            // The other threads are what is to be looked at: a core, or a debugger, shows where they are.
+            // Aborts, so that a core dump or a debugger shows where the other threads are.
             std::process::abort();
         });
         watch
     }
 }
 
-/// The case that is being done, for whoever must write it down.
+/// The running case, for code that must write it to a file.
 pub(super) type Current = std::sync::Arc<parking_lot::Mutex<Option<Case>>>;
 
 #[derive(Debug, Args)]
@@ -158,7 +158,7 @@ pub fn run(args: &MetamorphicArgs) -> Outcome {
     Ok(())
 }
 
-/// A line that the next one overwrites; where nobody looks, one a minute.
+/// A line that the next one overwrites; if the output is not a terminal, one line per minute.
 pub(super) fn progress(text: &str) {
     static LAST: parking_lot::Mutex<Option<Instant>> = parking_lot::Mutex::new(None);
     let mut err = std::io::stderr();
@@ -177,7 +177,7 @@ pub(super) fn progress(text: &str) {
 /// In each file that [`write_case`] makes.
 const MADE_HERE: &str = "# rockmill-stress replay ";
 
-/// Writes a case, over one that was written before and over nothing else.
+/// Writes a case; overwrites only a file with an earlier case.
 pub(super) fn write_case(path: &Path, case: &Case, remark: &str) -> Result<(), String> {
     if std::fs::read(path).is_ok_and(|old| !String::from_utf8_lossy(&old).contains(MADE_HERE)) {
         return Err(format!("{}: is not a case of rockmill-stress, and stays; the case is:\n{case}", path.display()));
@@ -188,7 +188,7 @@ pub(super) fn write_case(path: &Path, case: &Case, remark: &str) -> Result<(), S
     rockmill_io::report::write(path, &text).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
-/// A failing case: it is shrunk and written down.
+/// Shrinks a failing case and writes it to a file.
 fn found(args: &MetamorphicArgs, case: &Case, failure: Failure, current: &Current, watch: &mut Watch) -> Outcome {
     let mut best = (case.clone(), failure);
     if !args.no_shrink {
@@ -208,7 +208,7 @@ pub(super) fn told(output: &Path, case: &Case, failure: &Failure, command: &str)
     format!("{failure}\n{steps} steps in {}; again with: rockmill-stress {command} {0}{text}", output.display())
 }
 
-/// Shrinks a case; each is done `times` times before it counts as not failing.
+/// Shrinks a case; each is run `times` times before it counts as not failing.
 fn shrink_case(
     medium: &Medium,
     case: &Case,
@@ -226,13 +226,13 @@ fn shrink_case(
     shrink_with(&mut fails, case, tries_max)
 }
 
-/// Shrinks a case by whatever finds it failing.
+/// Shrinks a case with any check for failure.
 pub(super) fn shrink_with(
     fails: &mut dyn FnMut(&Case) -> Option<Failure>,
     case: &Case,
     tries_max: usize,
 ) -> Option<(Case, Failure)> {
-    // Panics are expected now; their traces tell nothing new.
+    // Panics are expected now; their traces are not useful.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let mut report = |case: &Case, tries: usize| {

@@ -34,7 +34,7 @@ enum Command {
     Configurations,
 }
 
-/// What a command came to.
+/// The result of a command.
 type Outcome = Result<(), String>;
 
 /// Runs the command line.

@@ -1,4 +1,4 @@
-//! What recoveries cost: calls, bytes and time, and how much they may.
+//! The cost of recoveries in calls, bytes and time, and its limits.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,21 +21,21 @@ pub struct Cost {
 /// Calls of a recovery without any log or table (locks, CURRENT, MANIFEST, OPTIONS, LOG, the first WAL), and of the
 /// first compactions, which begin before an opening returns.
 const CALLS_FIXED: u64 = 800;
-/// Calls for each table that there was or that the recovery writes: opening, footer, properties, index, filter.
+/// Calls for each existing table and each table that the recovery writes: opening, footer, properties, index, filter.
 const CALLS_PER_TABLE: u64 = 24;
-/// Calls for each sector of log: a read of a log's block, and a table at most, where memory is short.
+/// Calls for each sector of log: a read of a log's block, and at most one table if memory is short.
 const CALLS_PER_SECTOR: u64 = 24;
 /// Bytes read or written without any log: options, the MANIFEST's beginning.
 const BYTES_FIXED: u64 = 512 << 10;
-/// Bytes for each table: footer, properties, index, filter, dictionary, its place in the new MANIFEST, and what the
-/// first compactions take, which begin before an opening returns.
+/// Bytes for each table: footer, properties, index, filter, dictionary, its entry in the new MANIFEST, and the first
+/// compactions, which begin before an open returns.
 const BYTES_PER_TABLE: u64 = 32 << 10;
 
 impl Cost {
-    /// Checks that the recovery did not do more than what it had to read explains.
+    /// Checks that the recovery's cost is explained by the data that it had to read.
     ///
     /// # Errors
-    /// What was too much.
+    /// The exceeded limit.
     pub fn check(&self, families: u64) -> Result<(), String> {
         let LogBytes { wals, manifest, tables, wal_files, tails } = self.logs;
         let tables = tables + families;
@@ -44,8 +44,8 @@ impl Cost {
         if self.io.calls() > calls {
             return Err(format!("a recovery made {} calls, expected at most {calls}: {self:?}", self.io.calls()));
         }
-        // Each log is read once, or twice where it ends in damage; then a recycled one is looked through for what may
-        // stand behind that, too. What it holds is written as tables.
+        // Each log is read once, or twice if it ends in damage; a recycled one is then also searched for records after
+        // the damage. Its contents are written as tables.
         let read = BYTES_FIXED + BYTES_PER_TABLE * tables + tails + 4 * (wals + manifest);
         if self.io.read_bytes > read {
             return Err(format!("a recovery read {} bytes, expected at most {read}: {self:?}", self.io.read_bytes));

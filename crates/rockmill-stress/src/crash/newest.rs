@@ -1,6 +1,6 @@
-//! Histories under FIFO compaction that drops old tables, and what a database may show then: of each column family what
-//! was written from some moment on. Tables go whole and oldest first, and a table holds all that was written between
-//! two moments, so that nothing older ever comes back and nothing between is missing.
+//! Histories with FIFO compaction that drops old tables, and the allowed contents: for each column family, everything
+//! written from some moment on. Tables are dropped as a whole and oldest first, and a table has everything written
+//! between two moments. So nothing older ever reappears, and nothing in between is missing.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::model::Model;
 /// Bytes of tables that a column family may keep: a few of its memtables.
 const KEPT: u64 = 12 << 10;
 
-/// Writes alone: what is read is looked at in disks, not while it is done.
+/// Only writes: contents are checked on the disks, not during the history.
 pub(super) fn profile(ordinary: Profile) -> Profile {
     Profile {
         families: vec![Kind::Merging, Kind::Reversed, Kind::Counting],
@@ -30,9 +30,9 @@ pub(super) fn profile(ordinary: Profile) -> Profile {
     }
 }
 
-/// Has every column family drop what is beyond [`KEPT`], and leaves out what has no meaning without all of the data.
+/// Makes every column family drop data beyond [`KEPT`], and omits steps that need all of the data.
 pub(super) fn with_drops(history: History) -> History {
-    // By chance: small tables are merged, or not.
+    // Randomly chooses whether small tables are merged.
     let merges = history.steps.iter().filter(|step| matches!(step, Step::Flush(..))).count().is_multiple_of(2);
     let limit = |slot: Slot| {
         let text = format!("{{max_table_files_size={KEPT};allow_compaction={merges}}}");
@@ -47,12 +47,12 @@ pub(super) fn with_drops(history: History) -> History {
                 steps.extend([step, limit(slot)]);
             }
             Step::Reopen(how) => {
-                // Others compare all that is there.
+                // Others compare the whole contents.
                 let how = if how == Reopen::Next { how } else { Reopen::Same };
                 steps.push(Step::Reopen(how));
                 steps.extend(slots.iter().map(|slot| limit(*slot)));
             }
-            // Of several at once, some may be dropped.
+            // If several are ingested at once, some may be dropped.
             Step::Ingest(moved, files) => steps.extend(files.into_iter().map(|f| Step::Ingest(moved, vec![f]))),
             Step::SetOptions(_, ref name, _) if name.starts_with("compaction_") => {}
             Step::Check(_) => {}
@@ -67,9 +67,9 @@ pub(super) fn configure(configuration: &Configuration) -> Configuration {
     configuration.clone().with_all("strategy=fifo,memtable=16k,memory=own").unwrap_or_default()
 }
 
-/// What each column family holds if it has only what was written from one moment on, up to another: hashes.
+/// Hashes of each column family's contents if it has only what was written between two moments.
 pub(super) struct Suffixes {
-    /// By slot: the steps after which it is there, and by first step and last step that count, its hash.
+    /// By slot: the step after which it exists, and its hash by the first and the last step that count.
     families: BTreeMap<Slot, (usize, Vec<Vec<u64>>)>,
 }
 
@@ -102,11 +102,11 @@ impl Suffixes {
         Self { families }
     }
 
-    /// Looks for a moment between `durable` and `started` of which each column family shows the newest part. Gives the
-    /// moment, and how many column families have lost some of it, as they may.
+    /// Finds a moment between `durable` and `started` whose newest part each column family shows. Returns the moment,
+    /// and how many column families have legitimately dropped some data.
     ///
     /// # Errors
-    /// The column families that show no part of what was written.
+    /// The column families whose contents match no such part.
     pub fn find(&self, contents: &Contents, durable: usize, started: usize) -> Result<(usize, usize), Difference> {
         let mut wrong = Vec::new();
         for done in durable..=started {
@@ -114,7 +114,7 @@ impl Suffixes {
             wrong.clear();
             for (&slot, (born, hashes)) in &self.families {
                 let first = match contents.hash(slot) {
-                    // Its creation is durable at once, whatever becomes of what was written before.
+                    // Its creation is durable immediately, whatever happens to earlier writes.
                     None => (done < *born).then_some(0),
                     Some(hash) => (0..=done).find(|first| hashes[*first][done - first] == hash),
                 };

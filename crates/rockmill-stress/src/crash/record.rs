@@ -1,4 +1,4 @@
-//! A history done once, with every change of the disk recorded, and what was promised at which moment.
+//! Runs a history once, and records every change of the disk and the promises at each moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,15 +26,15 @@ pub(super) struct Recording {
     ended: Vec<usize>,
     /// Nothing before its end can be lost.
     durable: Vec<bool>,
-    /// What the database must show before each step, and at the end.
+    /// The expected contents before each step, and at the end.
     pub models: Vec<Model>,
-    /// When the database was open, before which step, and the number of its configuration.
+    /// When the database was opened: the moment, the next step, and the number of the configuration.
     opened: Vec<(usize, usize, usize)>,
-    /// By number, steps in which several threads write.
+    /// Steps in which several threads write, by number.
     pub together: BTreeMap<usize, Together>,
 }
 
-/// What a database may show after a power cut at some moment.
+/// The states that a database may show after a power cut at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Window {
     /// The moment.
@@ -43,11 +43,11 @@ pub(super) struct Window {
     pub durable: usize,
     /// Steps that had returned.
     pub returned: usize,
-    /// Steps that are there if the process alone dies.
+    /// Steps that survive if only the process dies.
     pub kept: usize,
     /// Steps that had begun.
     pub started: usize,
-    /// Number of the configuration that was open, or being opened.
+    /// Number of the configuration with which the database was open, or being opened.
     pub configuration: usize,
     /// The database must exist.
     pub made: bool,
@@ -62,7 +62,7 @@ pub(crate) fn empty_disk() -> Result<MemFileSystem, String> {
     Ok(fs)
 }
 
-/// What has directories of its own.
+/// The parts of the store with separate directories.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Where {
     /// WALs.
@@ -84,10 +84,10 @@ impl Where {
 }
 
 impl Recording {
-    /// Does a history and records it.
+    /// Runs and records a history.
     ///
     /// # Errors
-    /// Where it went wrong without any power cut.
+    /// The failure without any power cut.
     pub fn new(history: &History, configurations: &[Configuration], place: Where) -> Result<Self, String> {
         let fs = empty_disk()?;
         fs.start_recording();
@@ -113,18 +113,18 @@ impl Recording {
         self.fs.replay().ok_or_else(|| "nothing was recorded".to_owned())
     }
 
-    /// What a power cut after so many changes may leave.
+    /// The possible states after a power cut after this many changes.
     pub fn window(&self, point: usize) -> Window {
         let returned = self.ended.partition_point(|&at| at <= point);
         let started = self.begun.partition_point(|&at| at < point).max(returned);
         let durable = self.durable[..returned].iter().rposition(|durable| *durable).map_or(0, |n| n + 1);
-        // What an opening has recovered is durable when it has returned.
+        // Recovered data is durable when the open has returned.
         let opened = self.opened.iter().rfind(|(at, ..)| *at <= point);
         let durable = durable.max(opened.map_or(0, |(_, step, _)| *step));
-        // Who is synced beside others has made all before their step durable.
+        // A synced concurrent write has made everything before its step durable.
         let synced = self.together.range(..started).rfind(|(_, all)| all.is_synced(point));
         let durable = durable.max(synced.map_or(0, |(step, _)| *step));
-        // What has no WAL goes with the process until the flush that comes next has returned.
+        // Writes without a WAL are lost with the process until the next flush has returned.
         let last = self.together.range(..returned).next_back();
         let lost = last.filter(|(step, all)| all.is_unlogged() && returned < *step + 2);
         let kept = lost.map_or(returned, |(step, _)| *step);

@@ -1,10 +1,10 @@
-//! What a power cut may leave of a step in which several threads write at once, each its own keys.
+//! The possible states after a power cut during a step in which several threads write at once, each to its own keys.
 //!
-//! - Of a writer with a WAL, a prefix of its batches, each whole: at least those that were synced and had returned, and
-//!   all that had returned if the process died alone.
-//! - Of a writer without one, of each column family a prefix, or of all together where they are flushed together.
-//! - Of two writers of the same kind, nothing of one's that was begun after a batch of the other's had returned, if
-//!   that batch is not there: there is one WAL, and a memtable has all that came before its last update.
+//! - For a writer with a WAL, a prefix of its complete batches: at least those that were synced and had returned, and
+//!   all that had returned if only the process died.
+//! - For a writer without a WAL, a prefix for each column family, or a common prefix if they are flushed together.
+//! - For two writers of the same kind: if a returned batch of one is missing, no batch of the other that began later
+//!   may exist, because there is one WAL, and a memtable has everything before its last update.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -37,7 +37,7 @@ struct Batch {
 pub(super) struct Cut {
     /// When.
     pub point: usize,
-    /// The process dies alone, and the kernel has all that is in a WAL.
+    /// Only the process dies, and the kernel keeps everything in a WAL.
     pub keeps: bool,
     /// All column families are flushed together.
     pub atomic: bool,
@@ -49,7 +49,7 @@ struct Strand<'a> {
     /// The column family that goes by itself.
     slot: Option<Slot>,
     batches: Vec<&'a Batch>,
-    /// By number of batches, whether so many may be what is there.
+    /// For each number of batches, whether exactly this many may exist.
     may: Vec<bool>,
     /// How many are there, at least.
     count: usize,
@@ -67,7 +67,7 @@ fn changed(update: &Update) -> Option<(Slot, Vec<u8>)> {
 }
 
 impl Batch {
-    /// What it changes in a column family, or in all.
+    /// Its changes of a column family, or of all.
     fn within(&self, slot: Option<Slot>) -> impl Iterator<Item = &Update> {
         self.updates
             .iter()
@@ -76,7 +76,7 @@ impl Batch {
 }
 
 impl Strand<'_> {
-    /// The least number of batches that may be there, from this one on.
+    /// The least allowed number of batches, from this number on.
     fn least(&self, from: usize) -> Option<usize> {
         (from..self.may.len()).find(|n| self.may[*n])
     }
@@ -85,7 +85,7 @@ impl Strand<'_> {
         self.how.disable_wal == other.how.disable_wal && self.slot == other.slot
     }
 
-    /// How many of these must be there because of what is there of another.
+    /// How many of these must exist because of another writer's existing batches.
     fn needed_by(&self, other: &Strand<'_>) -> usize {
         match other.count.checked_sub(1) {
             Some(last) if self.is_like(other) => {
@@ -98,7 +98,7 @@ impl Strand<'_> {
 }
 
 impl Together {
-    /// Of these writers, with when their batches were written.
+    /// For these writers, with the times of their batches.
     pub fn new(writers: &[Writer], spans: &[Vec<Span>]) -> Self {
         let thread = |(writer, spans): (&Writer, &Vec<Span>)| {
             let updates = writer.updates.chunks(TOGETHER).map(<[Update]>::to_vec);
@@ -108,7 +108,7 @@ impl Together {
         Self { threads: writers.iter().zip(spans).map(thread).collect() }
     }
 
-    /// True when a synced batch had returned at a moment: all before this step is durable.
+    /// True if a synced batch had returned at this moment: everything before this step is durable.
     pub fn is_synced(&self, point: usize) -> bool {
         let synced = self.threads.iter().filter(|thread| thread.how.sync);
         synced.flat_map(|thread| &thread.batches).any(|batch| batch.span.at.1 <= point)
@@ -119,9 +119,8 @@ impl Together {
         self.threads.iter().any(|thread| thread.how.disable_wal)
     }
 
-    /// What is there of this step if not all of it is: the model with it, and whether there is anything; nothing if
-    /// what is there is not what it may be. `before` is the model before the step; of what `anything` is true for,
-    /// nothing is said.
+    /// Determines which part of this step exists: returns the model with it, and whether anything exists; `None` if the
+    /// contents are not allowed. `before` is the model before the step; keys for which `anything` is true are ignored.
     pub fn left(
         &self,
         contents: &Contents,
@@ -183,8 +182,8 @@ impl Thread {
     }
 }
 
-/// Finds the least number of batches of each that may be there; false if there is none. What is needed of one grows
-/// with what is there of the others, so nothing is passed over.
+/// Finds the least allowed number of batches of each writer; false if there is none. The requirements for one writer
+/// only grow with the others' batches, so no solution is missed.
 fn settle(strands: &mut [Strand<'_>]) -> bool {
     loop {
         let mut changed = false;
@@ -219,14 +218,14 @@ mod tests {
         text.parse::<History>().unwrap().steps
     }
 
-    /// The step. Batch after batch of the first writer, then the second, then the third, each in ten changes.
+    /// The step: the batches of the first writer, then of the second, then of the third, each in ten changes.
     fn step() -> Together {
         let Some(Step::Together(writers)) = steps(STEP).pop() else { panic!("no such step") };
         let span = |n: usize| Span { at: (10 * n, 10 * n + 10), order: (2 * n, 2 * n + 1) };
         Together::new(&writers, &[vec![span(0), span(1)], vec![span(2)], vec![span(3)]])
     }
 
-    /// What may be there at a moment where these updates are.
+    /// The allowed states at a moment at which these updates exist.
     fn left(updates: &str, point: usize, keeps: bool) -> Vec<(Model, bool)> {
         let text = if updates.is_empty() { BASE.to_owned() } else { format!("{BASE}\nwrite {updates}") };
         let place = TestDir::in_memory(&MemFileSystem::new());

@@ -1,4 +1,4 @@
-//! The text form of histories: one step a line, words between spaces, `#` before a remark.
+//! The text form of histories: one step per line, words separated by spaces, `#` before a remark.
 //!
 //! ```text
 //! create 1 merging
@@ -20,7 +20,7 @@ use crate::kinds::{KEYS, Kind, Slot, Value};
 /// Why a text is no history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError {
-    /// Line, counted from 1; 0 where there is one only.
+    /// The line, counted from 1; 0 if there is only one.
     pub line: usize,
     /// What is wrong.
     pub what: String,
@@ -216,7 +216,7 @@ impl fmt::Display for History {
 
 type Parsed<T> = Result<T, String>;
 
-/// The words of a line that are not read yet.
+/// The remaining words of a line.
 struct Reader<'a> {
     words: std::iter::Peekable<std::str::SplitWhitespace<'a>>,
 }

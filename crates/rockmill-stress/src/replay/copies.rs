@@ -1,4 +1,4 @@
-//! Copies of the database, or of parts of it, and tables from outside.
+//! Copies of the database or of parts of it, and external tables.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::model::Family;
 use crate::place::{descriptors, existing};
 
 impl Session<'_, '_, '_> {
-    /// Options to open a copy with, which has its WALs beside its tables, and these in one directory.
+    /// Options for opening a copy, which has its WALs and tables in one directory.
     fn options_of_copy(&self, path: &Path) -> Options {
         let mut options = existing(self.options());
         options.set_wal_dir(path);
@@ -30,7 +30,7 @@ impl Session<'_, '_, '_> {
     /// A checkpoint shows the same.
     pub fn checkpoint(&self, flush: bool) -> Result<(), Trouble> {
         let path = self.place().path("checkpoint");
-        // Without a flush, unlogged data is not in it.
+        // Without a flush, a checkpoint does not include unlogged data.
         let log_size = if flush || self.run.model.unlogged { 0 } else { u64::MAX };
         Checkpoint::new(self.db)?.create_checkpoint_with_log_size(&path, log_size)?;
         let options = self.options_of_copy(&path);
@@ -60,7 +60,8 @@ impl Session<'_, '_, '_> {
         Ok(self.place().remove_tree(&path)?)
     }
 
-    /// A secondary shows the same: all column families that were there when it was opened and still are.
+    /// Checks that a secondary has the same contents, for all column families that existed when it was opened and still
+    /// do.
     pub fn secondary(&mut self) -> Result<(), Trouble> {
         self.db.flush_wal(false)?;
         if self.secondary.is_none() {
@@ -111,7 +112,7 @@ impl Session<'_, '_, '_> {
         Ok(writer.finish()?)
     }
 
-    /// Tables made outside come in, all at once.
+    /// Ingests external tables, all at once.
     pub fn ingest(&self, moved: bool, files: &[External]) -> Result<(), Trouble> {
         let mut args: Vec<(Slot, IngestExternalFileArg)> = Vec::new();
         let mut paths = Vec::new();
@@ -144,11 +145,11 @@ impl Session<'_, '_, '_> {
         Ok(())
     }
 
-    /// Exports; extra runs are merged away before, and tables of several files rewritten, as users have to.
+    /// Exports, after merging extra runs and rewriting tables of several files, as users have to do.
     fn export(&self, cf: &ColumnFamily, dir: &Path) -> Result<ExportImportFilesMetaData, Trouble> {
         loop {
             match Checkpoint::new(self.db)?.export_column_family(cf, dir) {
-                // A job that runs may still leave some.
+                // A running job may still leave some.
                 Err(e) if e.kind() == ErrorKind::NotSupported && e.message().contains("extra runs") => {
                     self.db
                         .set_options_cf(cf, &[("compaction_downforce", "false"), ("compaction_classic", "false")])?;
@@ -165,7 +166,7 @@ impl Session<'_, '_, '_> {
         }
     }
 
-    /// A column family, exported and imported under another name, shows the same.
+    /// Checks that a column family that was exported and imported under another name has the same contents.
     pub fn copy(&self, from: Slot, to: Slot, moved: bool) -> Result<(), Trouble> {
         let dir = self.place().path("export");
         let (family, cf) = self.family(from)?;

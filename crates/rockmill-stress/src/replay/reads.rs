@@ -1,4 +1,4 @@
-//! Reads, each compared with the model; reads of one thing in several ways with each other.
+//! Reads, each compared with the model; different ways to read the same are compared with each other.
 
 use rockmill::{
     AsColumnFamilyRef, ColumnFamily, Db, DbRawIterator, ErrorKind, IteratorMode, ReadOptions, WriteBatchIteratorCf,
@@ -92,14 +92,14 @@ impl<'db> Session<'_, '_, 'db> {
         if let Some(prefix) = bounds.prefix {
             options.set_iterate_prefix(prefix_bytes(prefix));
         }
-        // In the order of all keys, whatever filters know of prefixes.
+        // In total order, regardless of prefix filters.
         if bounds.auto_prefix {
             options.set_auto_prefix_mode(true);
         } else {
             options.set_total_order_seek(true);
         }
         options.set_readahead_size(bounds.readahead as usize);
-        // Only where tables are read past the page cache, and the window is large.
+        // Has an effect only if tables are read past the page cache and the window is large.
         options.set_async_io(bounds.readahead >= 100_000);
         options
     }
@@ -112,8 +112,8 @@ impl<'db> Session<'_, '_, 'db> {
         go_together(&family_name(slot, family.kind), family.kind, &mut iterator, &mut cursor, moves)
     }
 
-    /// The seeks among the moves with `prefix_same_as_start`: each gives what has the prefix of its target, wherever
-    /// the bounds are.
+    /// The seeks among the moves with `prefix_same_as_start`: each returns keys with the prefix of its target,
+    /// regardless of the bounds.
     fn walk_in_prefixes(&self, slot: Slot, view: View, bounds: &Bounds, moves: &[Move]) -> Result<(), Trouble> {
         let (family, cf) = self.family(slot)?;
         let options = self.db.get_options_cf(&cf);
@@ -167,7 +167,7 @@ impl<'db> Session<'_, '_, 'db> {
 
     pub fn move_held(&mut self, id: u8, moves: &[Move]) -> Result<u64, Trouble> {
         let Some((kind, iterator)) = self.iterators.get_mut(&id) else { return Ok(0) };
-        // A copy: the model itself moves when the step is done.
+        // A copy, because the model itself moves at the end of the step.
         let Some(mut cursor) = self.run.model.iterators.get(&id).cloned() else { return Ok(0) };
         go_together(&format!("iterator {id}"), *kind, iterator, &mut cursor, moves)
     }
@@ -179,7 +179,7 @@ impl<'db> Session<'_, '_, 'db> {
         let options = self.db.get_options_cf(&cf);
         let Some(extractor) = &options.cf.prefix_extractor else { return Ok(()) };
         let Some(prefix) = extractor.prefix(&from) else { return Ok(()) };
-        // Other orders may part the keys of a prefix.
+        // Other orders may separate the keys of a prefix.
         if !family.kind.is_bytewise() {
             return Ok(());
         }
@@ -195,7 +195,8 @@ impl<'db> Session<'_, '_, 'db> {
         Ok(same(&format!("{}, prefix {}", family_name(slot, family.kind), shown(prefix)), &got, &want)?)
     }
 
-    /// Every table with keys from `from` to `to` was rewritten: nothing is there that a filter was to take or change.
+    /// Every table with keys from `from` to `to` was rewritten: no entries remain that a filter should have removed or
+    /// changed.
     pub fn check_filtered(&self, slot: Slot, from: Option<&[u8]>, to: Option<&[u8]>) -> Result<(), Trouble> {
         let (family, cf) = self.family(slot)?;
         let kind = family.kind;
@@ -231,7 +232,7 @@ impl<'db> Session<'_, '_, 'db> {
         Ok(matches_state(self.db, &state, Some(&snapshot.options), &format!("snapshot {id}, "))?)
     }
 
-    /// What the WALs have since the mark, applied to what was there then, must give what is there now.
+    /// The WALs' updates since the mark, applied to the contents at the mark, must give the current contents.
     pub fn updates(&self) -> Result<(), Trouble> {
         let Some(then) = self.run.model.mark.clone() else { return Ok(()) };
         self.db.flush_wal(false)?;
@@ -321,7 +322,7 @@ impl WriteBatchIteratorCf for Apply<'_> {
     }
 }
 
-/// Moves an iterator and what it must show side by side, and compares after each single move.
+/// Moves an iterator and its model in parallel, and compares after each move.
 fn go_together(
     place: &str,
     kind: Kind,
@@ -356,7 +357,7 @@ fn go_together(
             }
             Move::Next(_) | Move::Prev(_) => {}
         }
-        // What a filter may have taken is not there, for this purpose.
+        // Skips entries that a filter may have removed.
         while iterator.value().is_some_and(|value| kind.settled(value).is_none()) {
             if forward { iterator.next() } else { iterator.prev() }
         }
@@ -375,7 +376,7 @@ fn go_together(
     Ok(hash_one(seen))
 }
 
-/// Everything in a column family of a copy, forward.
+/// All entries of a column family of a copy, read forwards.
 pub(super) fn all_of(db: &Db, cf: &ColumnFamily, kind: Kind) -> Result<crate::model::Pairs, Trouble> {
     Ok(scan(db, cf, kind, None, rockmill::IteratorMode::Start)?)
 }

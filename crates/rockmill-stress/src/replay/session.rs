@@ -1,4 +1,4 @@
-//! From one opening of the database to the next.
+//! The time from one open of the database to the next.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ use crate::kinds::{Kind, Slot, family_name, key_bytes};
 use crate::model::Family;
 use crate::place::TestDir;
 
-/// Updates in a batch of a thread that writes beside others.
+/// Updates in a batch of a concurrent writer.
 pub(crate) const TOGETHER: usize = 3;
 
 fn options_of(how: How) -> WriteOptions {
@@ -28,7 +28,7 @@ fn options_of(how: How) -> WriteOptions {
     options
 }
 
-/// Writes; what would have to wait and is refused for that shall wait.
+/// Writes; if the write is refused because it would have to wait, retries with waiting.
 fn write_at_last(db: &Db, batch: &WriteBatch, mut options: WriteOptions) -> rockmill::Result<()> {
     match db.write_opt(batch, &options) {
         Err(e) if options.no_slowdown && e.kind() == ErrorKind::Incomplete => {
@@ -39,9 +39,8 @@ fn write_at_last(db: &Db, batch: &WriteBatch, mut options: WriteOptions) -> rock
     }
 }
 
-/// True where a strategy may be refused: FIFO compaction, which has one level, goes with neither of the two options,
-/// nor they with one another, and what universal compaction was given to choose has nothing to say in a classic
-/// strategy.
+/// True if a strategy may be refused: FIFO compaction, which has one level, excludes both options; these exclude each
+/// other; and settings of universal compaction have no meaning in a classic strategy.
 fn may_refuse_strategy(now: &CfOptions, name: &str, value: &str) -> bool {
     let fifo = now.compaction_style == CompactionStyle::Fifo;
     let chosen = now.compaction_options_universal != UniversalCompactOptions::default();
@@ -55,7 +54,7 @@ fn may_refuse_strategy(now: &CfOptions, name: &str, value: &str) -> bool {
 
 /// A snapshot of a history.
 pub(super) struct Held<'db> {
-    /// Every other one has none: its options alone hold it.
+    /// Every other snapshot has no handle: only its options hold it.
     pub handle: Option<Snapshot<'db>>,
     pub options: ReadOptions,
 }
@@ -105,7 +104,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         self.run.options()
     }
 
-    /// The column family of a slot: it is there, the model says.
+    /// The column family of a slot, which exists according to the model.
     pub fn family(&self, slot: Slot) -> Result<(Arc<Family>, ColumnFamily), Trouble> {
         let family = self.run.model.state.get(&slot).cloned();
         let family = family.ok_or_else(|| Trouble::Test(format!("the model has no column family {slot}")))?;
@@ -119,7 +118,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         self.family(slot).map(|(_, handle)| handle)
     }
 
-    /// Does steps up to the next reopening; gives its place, or the number of steps.
+    /// Runs steps up to the next reopen; returns its index, or the number of steps.
     pub fn run(mut self, steps: &[Step], mut at: usize) -> Result<usize, Failure> {
         while at < steps.len() && !matches!(steps[at], Step::Reopen(_)) {
             let admitted = self.run.model.admit(&steps[at]);
@@ -185,7 +184,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         self.run.observer.after(&Done { step: at, what, durable, model: &self.run.model });
     }
 
-    /// True when a power cut after this step loses nothing written before it.
+    /// True if a power cut after this step loses nothing written before it.
     fn makes_durable(&self, step: &Step) -> bool {
         let unlogged = self.run.model.unlogged;
         match step {
@@ -197,7 +196,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         }
     }
 
-    /// One admitted step; gives a hash of what it saw.
+    /// Runs one valid step; returns a hash of its results.
     fn step(&mut self, step: &Step) -> Result<u64, Trouble> {
         match step {
             Step::Write(how, updates) => self.write(*how, updates)?,
@@ -243,7 +242,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
             Step::DeleteFiles(slot, from, to) => self.delete_files(*slot, *from, *to)?,
             Step::KeepFiles(on) => self.keep_files(*on)?,
             Step::Inspect(slot) => self.inspect(*slot)?,
-            // The model lets none of the last ones pass here.
+            // The model never admits the last ones here.
             Step::Reopen(_) | Step::Behind(_) | Step::SamePrefix(..) | Step::Wrong(_) | Step::Age => {}
         }
         Ok(0)
@@ -255,7 +254,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
             let done =
                 if how.alone { self.write_alone(&options, updates) } else { self.write_batch(&options, updates) };
             match done {
-                // It would have had to wait; so it shall.
+                // It would have had to wait; retries with waiting.
                 Err(Trouble::Failed(e)) if options.no_slowdown && e.kind() == ErrorKind::Incomplete => {
                     options.no_slowdown = false;
                 }
@@ -324,7 +323,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         Ok(batch)
     }
 
-    /// By the calls that take one update, where there are some with these options.
+    /// With the calls for single updates, if they exist with these options.
     fn write_alone(&self, options: &WriteOptions, updates: &[Update]) -> Result<(), Trouble> {
         let plain = !options.sync && !options.disable_wal && !options.no_slowdown && !options.low_pri;
         for update in updates {
@@ -417,7 +416,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
     fn set_options(&self, slot: Slot, name: &str, value: &str) -> Result<(), Trouble> {
         let (family, cf) = self.family(slot)?;
         let now = self.db.get_options_cf(&cf);
-        // What both kinds of tables have is for the one that is written.
+        // Options common to both kinds of tables apply to the kind that is written.
         let tph = now.cf.table_factory == TableKind::Tph;
         let name = if tph && name == "block_based_table_factory" { "tph_table_factory" } else { name };
         match self.db.set_options_cf(&cf, &[(name, value)]) {
@@ -426,7 +425,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
                 ErrorKind::InvalidArgument => Ok(()),
                 _ => Err(e.into()),
             },
-            // Keys with one prefix do not stand together there.
+            // Keys with the same prefix are not adjacent there.
             Err(e) if name == "prefix_extractor" && family.kind == Kind::Hashed => match e.kind() {
                 ErrorKind::InvalidArgument => Ok(()),
                 _ => Err(e.into()),
@@ -455,11 +454,11 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
         let (family, cf) = self.family(slot)?;
         let (from, to) = Family::ordered(family.kind, from, to);
         self.db.delete_files_in_ranges_cf(&cf, &[(Some(&from), Some(&to))], false)?;
-        // What the tables that went had hidden shows again, within the range: it goes as well.
+        // Entries that the deleted tables had hidden reappear within the range; deletes them, too.
         Ok(self.db.delete_range_cf(&cf, from, to)?)
     }
 
-    /// Looks at what is no data: it must be there, and be possible.
+    /// Checks properties and other metadata: they must exist and be plausible.
     fn inspect(&self, slot: Slot) -> Result<(), Trouble> {
         let (_, cf) = self.family(slot)?;
         let wrong = |what: String| Err(Trouble::Wrong(Difference::new("properties", what)));
@@ -474,7 +473,7 @@ impl<'r, 'a, 'db> Session<'r, 'a, 'db> {
             }
         }
         let snapshots = self.db.property_int_value("rocksdb.num-snapshots")?;
-        // Calls of the store's own may have some for a moment.
+        // The store's own calls may temporarily have some.
         if snapshots.is_none_or(|n| n < self.snapshots.len() as u64) {
             return wrong(format!("there are {snapshots:?} snapshots, and {} are held", self.snapshots.len()));
         }

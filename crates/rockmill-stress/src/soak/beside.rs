@@ -27,7 +27,7 @@ pub struct Readings {
     pub whole: u64,
     /// Keys that were compared.
     pub keys: u64,
-    /// Readings that gave up, since the child changed its tables too fast, or was clearing a column family.
+    /// Reads that gave up because the child changed its tables too fast, or was clearing a column family.
     pub passed_over: u64,
     /// What was wrong.
     pub failure: Option<String>,
@@ -42,7 +42,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Begins to read the database of a child that works.
+    /// Begins to read the database of a working child.
     pub fn start(paths: &Paths, settings: &Settings, configuration: &Configuration, seed: u64) -> Self {
         let (stop, readings) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Readings::default())));
         let (stopped, out) = (Arc::clone(&stop), Arc::clone(&readings));
@@ -86,7 +86,7 @@ impl Reader {
         self.readings.lock().unwrap_or_else(PoisonError::into_inner).failure.clone()
     }
 
-    /// Ends the present reading and gives what all came to. After it nothing looks at the expected state any more.
+    /// Ends the current read, and returns the totals. After it, nothing reads the expected state any more.
     pub fn stop(mut self) -> Readings {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -98,7 +98,7 @@ impl Reader {
     }
 }
 
-/// Every slot of the expected state; `None` where it was being written when it was read, as two readings tell.
+/// Every slot of the expected state; `None` if two reads show that it was being written.
 fn slots(path: &Path, settings: &Settings) -> Result<Vec<Vec<Option<Slot>>>, String> {
     let (one, two) = (Expected::open(path, settings)?, Expected::open(path, settings)?);
     let family = |family| {
@@ -108,7 +108,7 @@ fn slots(path: &Path, settings: &Settings) -> Result<Vec<Vec<Option<Slot>>>, Str
     Ok((0..one.families()).map(family).collect())
 }
 
-/// One reading; the keys that were compared, or `None` if the child kept it from being one.
+/// One read of the database; returns the number of compared keys, or `None` if the child prevented it.
 fn read(path: &Path, expected: &Path, settings: &Settings, options: &Options) -> Result<Option<u64>, String> {
     let before = slots(expected, settings)?;
     let failed = |what: &str, e: rockmill::Error| format!("a reader beside the child: {what}: {e}");

@@ -1,7 +1,7 @@
 //! The child: opens the database, compares all of it with the expected state, and works until it is killed.
 //!
-//! It tells its parent what happens in lines on standard output ([`Said`]) and takes orders on standard input: `stop`,
-//! `limited`, `unlimited`. The end of its input is the end of its parent, and its own.
+//! It reports to its parent in lines on standard output ([`Said`]), and takes orders on standard input: `stop`,
+//! `limited`, `unlimited`. When its input ends, its parent has died, and it exits, too.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -28,27 +28,27 @@ use crate::kinds::Expire;
 
 /// All is well.
 pub const EXIT_OK: u8 = 0;
-/// Something is wrong; the line `failed` says what.
+/// Something is wrong; the line `failed` describes it.
 pub const EXIT_WRONG: u8 = 1;
-/// The parent is gone.
+/// The parent has ended.
 pub const EXIT_ORPHAN: u8 = 3;
-/// The database could not be opened for what the limit takes away.
+/// The database could not be opened because of the limit.
 pub const EXIT_REFUSED: u8 = 4;
 
 /// Between two lines of counts.
 const TICK: Duration = Duration::from_millis(100);
-/// A store must take writes again this long after a limit was lifted.
+/// A store must accept writes again at most this long after a limit was lifted.
 const RESUME_MAX: Duration = Duration::from_secs(30);
-/// Keys that are looked up one by one in a verification, besides the iteration over all.
+/// Keys that a verification looks up individually, in addition to iterating over all.
 const GETS: usize = 2000;
-/// LOG files that are kept, and their size: what the disk holds must not grow with the number of lives.
+/// Number of LOG files to keep, and their size: disk usage must not grow with the number of lives.
 const LOG_FILES: usize = 3;
 const LOG_BYTES: usize = 1 << 20;
 /// A MANIFEST of an hour has tens of MiB; RocksDB's limit is 1 GiB.
 const MANIFEST_BYTES: u64 = 4 << 20;
 /// Most MiB of archived WALs, for the same reason.
 const ARCHIVE_MIB: u64 = 8;
-/// Pieces of memory that are taken under a limit of it, at most.
+/// Most pieces of memory that are allocated with a memory limit.
 const PIECES_MAX: usize = 200_000;
 /// Between two tries to resume, in microseconds.
 const RESUME_MICROS: u64 = 100_000;
@@ -62,7 +62,7 @@ pub struct Orders {
     pub life: u64,
     /// How the store is configured.
     pub configuration: Configuration,
-    /// What it will be short of.
+    /// The resource that it will be short of.
     pub limit: Option<Limit>,
     /// It is so from the beginning.
     pub limited: bool,
@@ -73,19 +73,19 @@ pub struct Orders {
 /// What a child says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
-    /// The database is open, after so many milliseconds.
+    /// The database is open, after this many milliseconds.
     Opened(u64),
-    /// So many keys are as they must be; work begins.
+    /// This many keys are correct; work begins.
     Verified(u64),
     /// Operations, writes, keys compared and refused operations, of this life so far.
     Counts([u64; 4]),
-    /// The store takes no writes, or compactions wait, for this reason.
+    /// The store refuses writes, or compactions wait, for this reason.
     Background(String),
-    /// The store works again, so many milliseconds after the limit was lifted.
+    /// The store works again, this many milliseconds after the limit was lifted.
     Resumed(u64),
     /// Something is wrong.
     Failed(String),
-    /// The limit keeps the database from being opened.
+    /// The database cannot be opened because of the limit.
     Refused(String),
     /// All threads have ended, everything was compared again, and the database is closed.
     Done,
@@ -106,7 +106,7 @@ impl Said {
         }
     }
 
-    /// A line as the parent reads it; `None` when a child does not say such things.
+    /// Parses a line for the parent; `None` if it is not such a message.
     pub fn parse(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ')?;
         let text = || rest.replace("\\n", "\n").replace("\\\\", "\\");
@@ -129,7 +129,7 @@ impl Said {
 
 fn say(what: &Said) {
     let mut out = std::io::stdout().lock();
-    // Nobody listens: the parent is gone, and so will be its pipe to us.
+    // If nobody reads: the parent is gone, and its pipe to us will end, too.
     let _ = out.write_all(format!("{}\n", what.text()).as_bytes()).and_then(|()| out.flush());
 }
 
@@ -146,7 +146,7 @@ pub fn family_options(settings: &Settings, family: usize, base: &Options) -> Opt
         Kind::Hashed => {
             options.set_merge_operator_object(Arc::new(MaxOperator));
             options.set_comparator_object(Arc::new(HashRangeComparator));
-            // Keys with one prefix do not stand together there.
+            // Keys with the same prefix are not adjacent there.
             options.cf.prefix_extractor = None;
         }
         Kind::Expiring => options.set_compaction_filter_factory(Expire),
@@ -161,7 +161,7 @@ pub fn families(settings: &Settings, base: &Options) -> Vec<ColumnFamilyDescript
         .collect()
 }
 
-/// A configuration's options, with what a long run needs.
+/// A configuration's options, adjusted for a long run.
 fn options_of(configuration: &Configuration) -> Options {
     let mut options = configuration.options();
     options.set_keep_log_file_num(LOG_FILES);
@@ -186,7 +186,7 @@ pub fn run(orders: &Orders) -> u8 {
         }
         Err(Ending::Wrong(text)) => {
             say(&Said::Failed(text));
-            // Without closing anything: what is there is to be looked at as it is.
+            // Without closing anything, so that the state can be inspected.
             std::process::exit(EXIT_WRONG.into());
         }
         Err(Ending::Refused(text)) => {
@@ -208,7 +208,7 @@ impl From<String> for Ending {
     }
 }
 
-/// Orders, from a thread that ends the process when there can be no more.
+/// Receives orders, with a thread that ends the process when there can be no more.
 fn listen() -> mpsc::Receiver<String> {
     let (send, receive) = mpsc::channel();
     std::thread::spawn(move || {
@@ -226,7 +226,7 @@ fn read_settings(paths: &Paths) -> Result<Settings, String> {
     Settings::from_text(&text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Takes away what an earlier life left behind.
+/// Removes the remains of an earlier life.
 fn sweep(home: &Path) {
     for entry in std::fs::read_dir(home).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -249,7 +249,7 @@ fn live(orders: &Orders, lines: &mpsc::Receiver<String>) -> Result<(), Ending> {
         options.set_wal_dir(paths.wals());
     }
     let began = Instant::now();
-    // In every second life a listener writes whenever it is told something. It is no listener of copies.
+    // In every second life, a listener writes at each notification. It is not a listener of copies.
     let events = Events::default();
     let mut own = options.clone();
     if orders.life % 2 == 1 {
@@ -302,7 +302,7 @@ fn live(orders: &Orders, lines: &mpsc::Receiver<String>) -> Result<(), Ending> {
     Ok(())
 }
 
-/// Compares the whole database with the expected state, and settles what was unknown.
+/// Compares the whole database with the expected state, and resolves what was unknown.
 fn verify(shared: &Shared<'_>, when: &str, seed: u64) -> Result<u64, Ending> {
     let (settings, expected) = (shared.settings, shared.expected);
     let refused = AtomicBool::new(false);
@@ -336,7 +336,7 @@ fn verify(shared: &Shared<'_>, when: &str, seed: u64) -> Result<u64, Ending> {
     // Lookups take other ways than iterators do.
     let mut rng = fastrand::Rng::with_seed(settings.seed ^ seed);
     for n in 0..GETS {
-        // Where hardly any table stays open, each lookup opens hundreds: slow, and no hang.
+        // If hardly any table stays open, each lookup opens hundreds: slow, but not a hang.
         if n % 50 == 49 {
             tell_counts(&shared.counts);
         }
@@ -364,29 +364,29 @@ fn verify(shared: &Shared<'_>, when: &str, seed: u64) -> Result<u64, Ending> {
     Ok(checked)
 }
 
-/// Takes all memory there is, now and then, so that whoever asks next gets none.
+/// Allocates all available memory now and then, so that the next allocation fails.
 fn devour(bytes: u64, stop: &AtomicBool, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let touch = vec![1; 64 << 10];
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(Duration::from_millis(rng.u64(100..1000)));
         let mut taken: Vec<Vec<u8>> = Vec::new();
-        // Now, since a list that grows is the first to find nothing.
+        // Now, because a growing list would be the first to find no memory.
         if taken.try_reserve_exact(PIECES_MAX).is_err() {
             continue;
         }
         let mut total = 0;
-        // Again and again for a while: others free and take what they had.
+        // Repeatedly for a while, because others free and allocate memory meanwhile.
         let until = Instant::now() + Duration::from_millis(rng.u64(100..1000));
         while Instant::now() < until && !stop.load(Ordering::Relaxed) {
-            // Large pieces first; then ever smaller ones, for what is left between them.
+            // Large pieces first, then smaller and smaller ones, for the gaps between them.
             for piece_bytes in [1 << 20, 64 << 10, 4 << 10, 256] {
                 while total < bytes && taken.len() < PIECES_MAX {
                     let mut piece: Vec<u8> = Vec::new();
                     if piece.try_reserve_exact(piece_bytes).is_err() {
                         break;
                     }
-                    // Touched, since only then it is taken where a control group counts.
+                    // Touched, because a control group counts it only then.
                     while piece.len() < piece_bytes {
                         piece.extend_from_slice(&touch[..touch.len().min(piece_bytes - piece.len())]);
                     }
@@ -399,7 +399,7 @@ fn devour(bytes: u64, stop: &AtomicBool, seed: u64) {
     }
 }
 
-/// Follows orders and looks after the store until `stop`.
+/// Follows orders and monitors the store until `stop`.
 fn attend(shared: &Shared<'_>, lines: &mpsc::Receiver<String>, mut limited: bool) {
     let mut lifted: Option<Instant> = None;
     let mut told: Option<String> = None;
@@ -412,7 +412,7 @@ fn attend(shared: &Shared<'_>, lines: &mpsc::Receiver<String>, mut limited: bool
                 lifted = (!limited).then(Instant::now);
             }
             Err(RecvTimeoutError::Timeout) => {}
-            // The listener ends the process before this can be seen.
+            // The listening thread ends the process before this can happen.
             Err(RecvTimeoutError::Disconnected) => break Ok(()),
         }
         tell_counts(&shared.counts);
@@ -432,7 +432,7 @@ fn attend(shared: &Shared<'_>, lines: &mpsc::Receiver<String>, mut limited: bool
             say(&Said::Background(e.to_string()));
         }
         tries += 1;
-        // While the limit holds, a try now and then must do no harm.
+        // While the limit holds, an attempt now and then must do no harm.
         if shared.db.background_error_severity() == Some(ErrorSeverity::Fatal) && (!limited || tries.is_multiple_of(10))
         {
             match shared.db.resume() {
@@ -450,7 +450,7 @@ fn attend(shared: &Shared<'_>, lines: &mpsc::Receiver<String>, mut limited: bool
     tell_counts(&shared.counts);
     let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(text) = failure.or(ended.err()) {
-        // At once: a thread that hangs must not keep this from being said.
+        // Immediately: a hanging thread must not prevent this message.
         say(&Said::Failed(text));
         std::process::exit(EXIT_WRONG.into());
     }

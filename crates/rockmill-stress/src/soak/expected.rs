@@ -1,4 +1,5 @@
-//! The expected-state file: for each key what was acknowledged last, and what may or may not have happened since.
+//! The expected-state file: for each key, the last acknowledged operation, and operations that may or may not have
+//! happened since.
 //!
 //! ```text
 //! 0      "RMSTATE2"  seed (8)  keys (4)  column families, counters included (4)
@@ -11,8 +12,8 @@
 //!        24 number that the next operation had when this one had returned (8), 0 where it has not
 //! ```
 //!
-//! Numbers are little-endian. A slot never crosses a page, and is written by one positioned write: a kill leaves it as
-//! it was or as it was to become. Nothing is synced; the file need not outlive the machine.
+//! Numbers are little-endian. A slot never crosses a page, and is written with one positioned write: a kill leaves
+//! either the old or the new slot. Nothing is synced; the file need not survive a crash of the machine.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -65,12 +66,13 @@ pub struct Slot {
     pub latest: u32,
     /// The newest version that is a deletion, or 0.
     gone: u32,
-    /// Operations with this number and above began when `op` had returned; 0 where it has not, or nobody knows.
+    /// Operations with this number and above began after `op` had returned; 0 if it has not returned, or that is
+    /// unknown.
     pub ended: u64,
     flags: u8,
 }
 
-/// What became of an operation, as far as one key tells.
+/// The outcome of an operation, as far as one key shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// It happened.
@@ -98,15 +100,15 @@ impl Slot {
         self
     }
 
-    /// The slot with what is known of the order of operations: those from this number on began later.
+    /// The slot with the known order of operations: those from this number on began later.
     #[must_use]
     pub fn ended_before(mut self, next_op: u64) -> Self {
         self.ended = next_op;
         self
     }
 
-    /// The slot once the operation has returned. What failed before is settled with it: a store that takes writes again
-    /// has left refused ones behind.
+    /// The slot once the operation has returned. Earlier failed operations are thereby resolved: a store that accepts
+    /// writes again has discarded refused ones.
     #[must_use]
     pub fn done(mut self, change: Change) -> Self {
         self.flags = if change == Change::Delete { 0 } else { PRESENT };
@@ -119,7 +121,7 @@ impl Slot {
         self
     }
 
-    /// The slot once it is known what is there.
+    /// The slot after the actual contents were found.
     #[must_use]
     pub fn settled(mut self, found: Option<u32>, counter: bool) -> Self {
         if counter {
@@ -165,16 +167,16 @@ impl Slot {
                 }
     }
 
-    /// While writers run: may this be read, given the slot before and after the read?
+    /// With concurrent writers: whether this may be read, given the slot before and after the read.
     pub fn allows_between(before: &Self, after: &Self, found: Option<u32>) -> bool {
         match found {
             Some(version) => found == before.exact() || (before.acked < version && version <= after.latest),
-            // A deletion was begun that came after what is acknowledged.
+            // A deletion was begun after the acknowledged version.
             None => !before.is_present() || after.gone > before.acked,
         }
     }
 
-    /// What the operation that touched the key last leaves behind; `None` where several are unknown.
+    /// The effect of the last operation on the key; `None` if several are unknown.
     pub fn effect(&self) -> Option<Option<u32>> {
         match self.is_pending() {
             false => Some(self.exact()),
@@ -184,7 +186,7 @@ impl Slot {
         }
     }
 
-    /// What became of the operation that the slot names.
+    /// The outcome of the operation in the slot.
     pub fn outcome(&self, found: Option<u32>) -> Outcome {
         if !self.is_pending() {
             return Outcome::New;
@@ -252,18 +254,18 @@ fn header(settings: &Settings) -> [u8; 24] {
     out
 }
 
-/// Bytes that the file of such a run has.
+/// Size of the file of such a run in bytes.
 pub fn file_bytes(settings: &Settings) -> u64 {
     SLOTS_AT + SLOT_BYTES * u64::from(settings.keys) * (settings.families as u64 + 1)
 }
 
-/// Makes the file of a database that holds nothing.
+/// Creates the file of an empty database.
 ///
 /// # Errors
 /// Those of the file system.
 pub fn create(path: &Path, settings: &Settings) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).open(path)?;
-    // Zeros that exist: later writes need no space.
+    // Real zeros, so that later writes need no space.
     let zeros = vec![0; 64 << 10];
     let mut at = 0;
     while at < file_bytes(settings) {
@@ -278,7 +280,7 @@ impl Expected {
     /// Reads the file.
     ///
     /// # Errors
-    /// When it cannot be read, or is of another run.
+    /// It cannot be read, or belongs to another run.
     pub fn open(path: &Path, settings: &Settings) -> Result<Self, String> {
         let failed = |e: io::Error| format!("cannot read the expected state {}: {e}", path.display());
         let file = OpenOptions::new().read(true).write(true).open(path).map_err(failed)?;
@@ -335,15 +337,15 @@ impl Expected {
         *self.slots[self.index(family, key)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a stretch of keys.
+    /// The slots of a range of keys.
     pub fn slots(&self, family: usize, keys: Range<u32>) -> Vec<Slot> {
         keys.map(|key| self.slot(family, key)).collect()
     }
 
-    /// Replaces what is known of a key, in memory and in the file.
+    /// Replaces the slot of a key, in memory and in the file.
     ///
     /// # Errors
-    /// Those of the file system: the run cannot go on then.
+    /// Those of the file system: the run then cannot continue.
     pub fn set(&self, family: usize, key: u32, slot: Slot) -> Result<(), String> {
         let index = self.index(family, key);
         *self.slots[index].lock().unwrap_or_else(PoisonError::into_inner) = slot;
@@ -356,7 +358,7 @@ impl Expected {
         first + (keys.start / STRIPE_KEYS) as usize..first + keys.end.div_ceil(STRIPE_KEYS) as usize
     }
 
-    /// Keeps all others from these keys. Whoever holds locks must not take more.
+    /// Locks these keys exclusively. A thread that holds locks must not take more.
     pub fn lock(&self, places: &[(usize, Range<u32>)]) -> Held<'_> {
         let mut all: Vec<usize> = places.iter().flat_map(|(family, keys)| self.stripes_of(*family, keys)).collect();
         // In one order for everybody.
@@ -408,7 +410,7 @@ mod tests {
         assert_eq!(gone.settled(Some(1), false).exact(), Some(1));
         assert_eq!(gone.settled(Some(1), false).latest, 2, "a version is never given twice");
         assert_eq!(gone.done(Change::Delete).exact(), None);
-        // Failed, then another begun: any of them; and once that one is acknowledged, it alone.
+        // One failed, then another one began: either is allowed; after the second one is acknowledged, only that one.
         let mixed = gone.begun(4, Change::Put);
         assert!(mixed.allows(Some(1)) && mixed.allows(None) && mixed.allows(Some(3)) && !mixed.has_one_pending());
         let done = mixed.done(Change::Put);
@@ -435,14 +437,15 @@ mod tests {
             assert_eq!(Slot::allows_between(&before, &after, found), allowed, "{found:?}");
         }
         assert!(!Slot::allows_between(&before, &before, None));
-        // Puts alone take nothing away, however many began; a deletion may have been the last, also between puts.
+        // Puts never remove the key, however many began; a deletion may have been the last operation, also between
+        // puts.
         assert!(!Slot::allows_between(&before, &before.begun(2, Change::Put), None));
         assert!(!Slot::allows_between(&before, &after, None));
         let deleted = before.begun(2, Change::Delete);
         let again = deleted.done(Change::Delete).begun(3, Change::Put).done(Change::Put);
         assert!(Slot::allows_between(&before, &deleted, None) && Slot::allows_between(&before, &again, None));
         assert!(!Slot::allows_between(&again, &again.begun(4, Change::Merge), None), "the deletion was before");
-        // One that was refused did not happen, and must not later.
+        // A refused operation did not happen, and must not happen later.
         let refused = deleted.settled(Some(1), false);
         assert!(!Slot::allows_between(&refused, &refused.begun(5, Change::Put), None));
         assert!(!Slot::allows_between(&after, &after, Some(1)), "older than what was acknowledged");

@@ -12,15 +12,15 @@ use super::judge::{self, Entry};
 use super::value;
 use super::work::{Done, Trouble, Worker};
 
-/// Keys of a table that is ingested, at most.
+/// Most keys of an ingested table.
 const INGEST_MAX: u32 = 100;
-/// Keys of a manual compaction, as a part of all.
+/// Keys of a manual compaction, as a fraction of all.
 const COMPACT_PART: u32 = 4;
 /// Backups that are kept.
 const BACKUPS_MAX: usize = 2;
 
-/// Takes away what a copy before left, which may not have been possible then: with few open files a directory cannot be
-/// read. False where it still is not.
+/// Removes the remains of an earlier copy, which may not have been possible then: with few open files, a directory
+/// cannot be read. False if it is still impossible.
 fn is_gone(path: &Path) -> bool {
     let _ = std::fs::remove_dir_all(path);
     !path.exists()
@@ -83,10 +83,10 @@ impl Worker<'_, '_> {
         self.unless_dropped("compact_range", done)
     }
 
-    /// A column family is dropped and created again, with nobody else writing to it.
+    /// Drops a column family and creates it again; no other thread writes to it.
     pub fn clear(&mut self) -> Done {
         let shared = self.shared;
-        // Never `default`, which cannot be dropped; and not under a limit, where it might go and not come back.
+        // Never `default`, which cannot be dropped; and not with a limit, with which the creation might fail.
         if shared.settings.families < 2 || shared.limit.is_some() {
             return Ok(());
         }
@@ -108,14 +108,14 @@ impl Worker<'_, '_> {
         (0..expected.families()).map(|family| expected.slots(family, 0..expected.keys())).collect()
     }
 
-    /// Compares a copy of the database that was made between two looks at the expected state.
+    /// Compares a copy of the database that was made between two reads of the expected state.
     fn judge_copy(&self, what: &str, path: &Path, before: &[Vec<Slot>], after: &[Vec<Slot>]) -> Done {
         let shared = self.shared;
         let failed = |e: rockmill::Error| shared.trouble(what, &e);
-        // A copy has its WALs beside its tables.
+        // A copy has its WALs in the same directory as its tables.
         let mut options = shared.options.clone();
         options.set_wal_dir(path);
-        // One that is being cleared may be missing just then: it has no keys.
+        // A column family that is being cleared may be missing then: it has no keys.
         let there = Db::list_cf(&options, path).map_err(failed)?;
         let mut families = child::families(shared.settings, &options);
         families.retain(|f| there.iter().any(|name| name == f.name()));
@@ -163,7 +163,7 @@ impl Worker<'_, '_> {
         done
     }
 
-    /// A backup; every fourth is restored and compared, the others' checksums are.
+    /// Makes a backup; every fourth is restored and compared, for the others only checksums are verified.
     pub fn backup(&mut self) -> Done {
         let shared = self.shared;
         let _one = match shared.copies.try_lock() {
@@ -178,7 +178,7 @@ impl Worker<'_, '_> {
         let failed = |e: rockmill::Error| shared.trouble("backup", &e);
         let options = BackupEngineOptions::new(shared.paths.own("backups")).map_err(failed)?;
         let engine = BackupEngine::open(&options, &Env::new().map_err(failed)?).map_err(failed)?;
-        // What a kill cut short must be absent, not damaged.
+        // A backup interrupted by a kill must be absent, not damaged.
         if let Some((id, e)) = engine.get_corrupted_backups().first() {
             return Err(Trouble::Wrong(format!("backup {id} is damaged: {e}")));
         }

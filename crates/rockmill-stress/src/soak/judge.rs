@@ -1,4 +1,4 @@
-//! Compares what a database holds with what it must hold.
+//! Compares the contents of a database with the expected contents.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -7,16 +7,16 @@ use super::expected::{Expected, Outcome, Slot};
 use super::settings::Settings;
 use super::value;
 
-/// Problems that are described; more are only counted.
+/// Most problems that are described; further ones are only counted.
 const SHOWN_MAX: usize = 8;
 
-/// An entry as a reader found it, or why it could not read on.
+/// An entry, or the error that ended the read.
 pub type Entry = Result<(Vec<u8>, Vec<u8>), String>;
 
 /// What a comparison found.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Keys that were looked at, absent ones too.
+    /// Checked keys, including absent ones.
     pub checked: u64,
     shown: Vec<String>,
     total: u64,
@@ -31,10 +31,10 @@ impl Findings {
         }
     }
 
-    /// Nothing, or all that is wrong in words.
+    /// The number of checked keys, or a description of all problems.
     ///
     /// # Errors
-    /// The words.
+    /// The description.
     pub fn verdict(self, what: &str) -> Result<u64, String> {
         if self.total == 0 {
             return Ok(self.checked);
@@ -55,14 +55,14 @@ pub fn family_name(settings: &Settings, family: usize) -> String {
     }
 }
 
-/// "column family f, key k": what is meant in a message.
+/// "column family f, key k", for messages.
 pub fn place(settings: &Settings, family: usize, key: u32) -> String {
     let text = value::key(settings, family, key);
     let text = String::from_utf8(text).unwrap_or_else(|e| format!("0x{}", value::hex(e.as_bytes())));
     format!("column family {} (number {family}), key {text} (number {key})", family_name(settings, family))
 }
 
-/// What was found, in words.
+/// A readable description of the contents found.
 pub fn found_text(settings: &Settings, family: usize, found: Option<u32>) -> String {
     match found {
         None => "nothing".to_owned(),
@@ -71,8 +71,8 @@ pub fn found_text(settings: &Settings, family: usize, found: Option<u32>) -> Str
     }
 }
 
-/// Goes through entries of a column family between two keys, in order; `each` is told what was found under every key,
-/// and says what should have been there if that is wrong.
+/// Goes through the entries of a column family between two keys, in order. `each` gets the found version of every key,
+/// and returns the expected contents if that is wrong.
 pub fn compare(
     settings: &Settings,
     family: usize,
@@ -124,17 +124,17 @@ pub fn compare(
     }
 }
 
-/// Collects what became of operations over many keys.
+/// Collects the outcomes of operations over many keys.
 #[derive(Debug, Default)]
 pub struct Groups {
     /// Operations that were under way.
     open: HashSet<u64>,
-    /// By operation: a key where it happened, and one where it did not.
+    /// By operation: a key with its effect, and one without.
     seen: HashMap<u64, [Option<(usize, u32)>; 2]>,
 }
 
 impl Groups {
-    /// Those that the expected state has as under way.
+    /// The operations that are in progress according to the expected state.
     pub fn of(expected: &Expected) -> Self {
         let mut open = HashSet::new();
         for family in 0..expected.families() {
@@ -176,8 +176,8 @@ impl Groups {
     }
 }
 
-/// Collects what a copy, made between two looks at the expected state, tells of operations: each must be in it whole or
-/// not at all, and the copy must be one moment.
+/// Collects the outcomes of operations in a copy made between two reads of the expected state: each operation must be
+/// in it completely or not at all, and the copy must show a consistent state.
 #[derive(Debug, Default)]
 pub struct Moment {
     /// By operation.
@@ -187,18 +187,18 @@ pub struct Moment {
 /// An operation as a copy shows it.
 #[derive(Debug, Default)]
 struct InCopy {
-    /// A key where it happened, and one where it did not.
+    /// A key with its effect, and one without.
     at: [Option<(usize, u32)>; 2],
-    /// Operations from this number on began when it had returned; 0 where nobody knows.
+    /// Operations from this number on began after it had returned; 0 if that is unknown.
     ended: u64,
 }
 
 impl Moment {
-    /// Notes what one key tells of the operation that touched it last, as of the second look.
+    /// Records what one key shows about the last operation on it, as of the second read.
     pub fn note(&mut self, family: usize, key: u32, before: &Slot, after: &Slot, found: Option<u32>) {
         let Some(effect) = after.effect() else { return };
         let at = match effect {
-            // What was there before may have been deleted by other operations, too.
+            // Other operations may also have deleted the previous version.
             None if found.is_none() => {
                 let one = !before.is_pending() && before.is_present() && after.latest == before.latest + 1;
                 if !one {
@@ -214,7 +214,7 @@ impl Moment {
         seen.ended = after.ended;
     }
 
-    /// All or nothing for each, and nothing that began after something had returned which is missing.
+    /// Checks that each is complete or absent, and that none exists that began after a missing one had returned.
     pub fn judge(&self, settings: &Settings, findings: &mut Findings) {
         let place = |at: &(usize, u32)| place(settings, at.0, at.1);
         for (op, seen) in &self.seen {
@@ -243,10 +243,10 @@ impl Moment {
     }
 }
 
-/// Compares a copy of a database, given by its entries for each column family, with two looks at the expected state.
+/// Compares a copy of a database, given by the entries of each column family, with two reads of the expected state.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of the problems.
 pub fn judge_copy(
     what: &str,
     settings: &Settings,
@@ -272,10 +272,10 @@ pub fn judge_copy(
     findings.verdict(what)
 }
 
-/// Compares a whole dead database, given by a reader for each column family, with the expected state.
+/// Compares a whole closed database, given by a reader for each column family, with the expected state.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A description of the problems.
 pub fn judge_dead<I: Iterator<Item = Entry>>(
     what: &str,
     settings: &Settings,
@@ -341,7 +341,7 @@ mod tests {
         assert!(e.contains("(number 3): found where keys from number 6"), "{e}");
     }
 
-    /// A copy, made between two looks, of keys 3 and 5 of the first column family.
+    /// A copy of keys 3 and 5 of the first column family, made between two reads.
     fn copied(before: [Slot; 2], after: [Slot; 2], found: [Option<u32>; 2]) -> Result<u64, String> {
         let settings = Settings { keys: 20, families: 1, ..Settings::default() };
         let all = |slots: [Slot; 2]| {
@@ -366,9 +366,9 @@ mod tests {
         assert!(copied(before, after, [Some(2), Some(2)]).is_ok());
         let e = copied(before, after, [Some(2), Some(1)]).expect_err("half");
         assert!(e.contains("operation 7 is in the copy in part"), "{e}");
-        // Each key by itself is as it may be, which was all that was asked once.
+        // Each key alone is allowed, which an earlier version of this check accepted.
         assert!((0..2).all(|n| Slot::allows_between(&before[n], &after[n], Some(2 - n as u32))));
-        // Also while the batch is under way, and when half of it deletes.
+        // Also while the batch is in progress, and if half of it deletes.
         let begun = [before[0].begun(7, Change::Put), before[1].begun(7, Change::Delete)];
         assert!(copied(before, begun, [Some(2), None]).is_ok());
         assert!(copied(before, begun, [Some(1), Some(1)]).is_ok());
@@ -389,7 +389,7 @@ mod tests {
         }
         let e = copied(before, after, [Some(1), Some(2)]).expect_err("the later one without the earlier one");
         assert!(e.contains("no single moment") && e.contains("operation 7"), "{e}");
-        // Had it not returned by then, the order would be anybody's.
+        // If it had not returned by then, any order would be allowed.
         let after = [put(before[0], 7).ended_before(9), put(before[1], 8).ended_before(9)];
         assert!(copied(before, after, [Some(1), Some(2)]).is_ok());
     }
@@ -405,7 +405,7 @@ mod tests {
         assert!(judged(&settings, &expected, &[(0, 3, 1), (1, 5, 1)]).is_ok());
         let e = judged(&settings, &expected, &[(1, 5, 1)]).expect_err("half");
         assert!(e.contains("operation 7 is there in part"), "{e}");
-        // One of its keys is acknowledged already: then all must be there.
+        // One of its keys is already acknowledged, so all must exist.
         expected.set(0, 3, expected.slot(0, 3).done(Change::Put)).expect("set");
         let e = judged(&settings, &expected, &[(0, 3, 1)]).expect_err("half");
         assert!(e.contains("operation 7 is there in part"), "{e}");

@@ -1,14 +1,14 @@
-//! What a process can be short of, and how that is arranged: file sizes, room on the disk, file handles, memory.
+//! Resource limits of a process and how they are set: file sizes, disk space, file handles, memory.
 //!
 //! | limit | arranged by | while it holds | when it is lifted |
 //! |---|---|---|---|
-//! | `fsize` | RLIMIT_FSIZE, SIGXFSZ ignored | EFBIG: the store takes no writes | it resumes by itself |
+//! | `fsize` | RLIMIT_FSIZE, SIGXFSZ ignored | EFBIG: the store refuses writes | it resumes by itself |
 //! | `space` | a small ext4 file system in a file, filled up | ENOSPC: the same | the same |
 //! | `files` | RLIMIT_NOFILE | EMFILE: reads may fail; after failed background work no writes | `resume` |
 //! | `memory` | a control group (v2) or RLIMIT_AS, and a thread that eats it | the process dies | it starts again |
 //!
-//! The first three come and go while the child runs. All is done with the system's own commands (`sh`, `prlimit`,
-//! `mount`), so that no code here needs `unsafe`.
+//! The first three are set and lifted while the child runs. All of this uses the system's own commands (`sh`,
+//! `prlimit`, `mount`), so that no code here needs `unsafe`.
 
 use std::fmt;
 use std::fs::File;
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
 
-/// Bytes of a piece of the ballast that fills a disk.
+/// Size of a piece of the ballast that fills a disk.
 const BALLAST_PIECE: usize = 64 << 10;
 /// The ballast's name in the database's directory.
 pub const BALLAST: &str = "stress-ballast";
@@ -27,7 +27,7 @@ pub const BALLAST: &str = "stress-ballast";
 pub enum Limit {
     /// Bytes of any file.
     Fsize(u64),
-    /// Bytes of the file system that the database is on.
+    /// Size of the database's file system in bytes.
     Space(u64),
     /// Open file handles.
     Files(u64),
@@ -84,7 +84,7 @@ impl Limit {
         }
     }
 
-    /// It comes and goes while the child runs.
+    /// True if it is set and lifted while the child runs.
     pub fn comes_and_goes(&self) -> bool {
         !matches!(self, Self::Memory(_))
     }
@@ -100,24 +100,24 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
     Err(format!("{program} {}: {}", args.join(" "), said.trim().lines().next().unwrap_or("failed")))
 }
 
-/// A limit that has been arranged; dropping it takes everything away again.
+/// A prepared limit; dropping it removes everything again.
 #[derive(Debug)]
 pub struct Arranged {
     limit: Limit,
     db: PathBuf,
     /// The control group, if this process may make one.
     group: Option<PathBuf>,
-    /// Waits until this process is gone, however it ended, and unmounts.
+    /// Waits for the end of this process, however it ends, and unmounts.
     cleaner: Option<Child>,
     /// It holds now.
     pub on: bool,
 }
 
 impl Arranged {
-    /// Prepares what the limit needs. `db` must be an empty directory, or one to come, where it is a file system.
+    /// Prepares what the limit needs. If the limit is a file system, `db` must be an empty or a missing directory.
     ///
     /// # Errors
-    /// Why it cannot be had on this machine.
+    /// Why this machine does not support it.
     pub fn new(limit: Limit, db: &Path, home: &Path) -> Result<Self, String> {
         let mut new = Self { limit, db: db.to_owned(), group: None, cleaner: None, on: false };
         match limit {
@@ -157,13 +157,13 @@ impl Arranged {
         Ok(())
     }
 
-    /// How often the kernel has killed for want of memory here; `None` without a control group that counts.
+    /// How often the kernel has killed for lack of memory here; `None` without a counting control group.
     pub fn oom_kills(&self) -> Option<u64> {
         let text = std::fs::read_to_string(self.group.as_ref()?.join("memory.events")).ok()?;
         text.lines().find_map(|line| line.strip_prefix("oom_kill "))?.trim().parse().ok()
     }
 
-    /// The command that runs `program` under what must hold from its start.
+    /// The command that runs `program` with the limits that must hold from its start.
     pub fn command(&self, program: &Path) -> Command {
         let mut script = String::from("trap '' XFSZ\n");
         let mut envs = Vec::new();
@@ -172,12 +172,12 @@ impl Arranged {
             (Limit::Fsize(bytes), true) => script.push_str(&format!("ulimit -S -f {}\n", bytes / 512)),
             (Limit::Files(n), true) => script.push_str(&format!("ulimit -S -n {n}\n")),
             (Limit::Memory(bytes), _) => {
-                // Where there is no memory a trace of the stack takes for ever.
+                // Without memory, a stack trace takes for ever.
                 envs.push(("RUST_BACKTRACE", "0"));
                 match &self.group {
                     Some(group) => script.push_str(&format!("echo $$ > '{}/cgroup.procs'\n", group.display())),
                     None => {
-                        // Address space, of which each arena of glibc takes 64 MiB at once.
+                        // Limits address space, of which each arena of glibc takes 64 MiB at once.
                         envs.push(("MALLOC_ARENA_MAX", "1"));
                         script.push_str(&format!("ulimit -v {}\n", bytes >> 10));
                     }
@@ -191,10 +191,10 @@ impl Arranged {
         command
     }
 
-    /// Lets the limit hold, or lifts it, for the child that runs (if one does).
+    /// Sets or lifts the limit for the running child, if there is one.
     ///
     /// # Errors
-    /// What could not be done.
+    /// The operation that failed.
     pub fn set(&mut self, on: bool, child: Option<u32>, rng: &mut fastrand::Rng) -> Result<(), String> {
         self.on = on;
         let prlimit = |what: &str, amount: u64| {
@@ -215,7 +215,7 @@ impl Arranged {
             Limit::Space(bytes) => {
                 let ballast = self.db.join(BALLAST);
                 if on {
-                    // Full, but for a little that soon will be.
+                    // Full, except for a little space that will soon be used up.
                     fill(&ballast, rng.u64(..bytes / 64));
                     return Ok(());
                 }
@@ -241,7 +241,7 @@ impl Drop for Arranged {
     }
 }
 
-/// Takes all room that there is, then gives `leave` bytes back.
+/// Fills all available space, then frees `leave` bytes.
 fn fill(path: &Path, leave: u64) {
     let piece = vec![0x5a; BALLAST_PIECE];
     let Ok(mut file) = File::create(path) else { return };
@@ -263,7 +263,7 @@ fn hard_files(pid: u32) -> Option<String> {
     line.split_whitespace().nth(4).map(str::to_owned)
 }
 
-/// A control group of version 2 below that of this process, where that is permitted.
+/// Creates a control group of version 2 below that of this process, if permitted.
 fn make_group(bytes: u64) -> std::io::Result<PathBuf> {
     let own = std::fs::read_to_string("/proc/self/cgroup")?;
     let own = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or_default();
@@ -275,7 +275,7 @@ fn make_group(bytes: u64) -> std::io::Result<PathBuf> {
     }
     let group = parent.join(format!("rockmill-stress-{}", std::process::id()));
     std::fs::create_dir(&group)?;
-    // Both files are there only where the memory controller is on; without swap the limit is one.
+    // Both files exist only if the memory controller is enabled; the limit is effective only without swap.
     let made = std::fs::write(group.join("memory.max"), bytes.to_string())
         .and_then(|()| std::fs::write(group.join("memory.swap.max"), "0"));
     if let Err(e) = made {

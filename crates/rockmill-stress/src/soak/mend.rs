@@ -1,5 +1,5 @@
-//! Repairs after kills: what a kill leaves is a sound database with leftovers, and a repair of it must lose nothing,
-//! bring nothing back, and find no damage.
+//! Repairs after kills: a kill leaves an intact database with leftovers; its repair must lose nothing, bring nothing
+//! back, and find no damage.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use super::judge::{self, Entry};
 use super::settings::{Paths, Settings};
 use crate::configuration::Configuration;
 
-/// Repairs the dead database and looks at it.
+/// Repairs the killed database and checks the report.
 ///
 /// # Errors
-/// What the repair did that it must not.
+/// Something that the repair must not do.
 fn repair(path: &Path, settings: &Settings, options: &Options) -> Result<(), String> {
     let mut how = RepairOptions::default();
     child::families(settings, options).into_iter().for_each(|f| how.add_column_family(f));
@@ -27,7 +27,7 @@ fn repair(path: &Path, settings: &Settings, options: &Options) -> Result<(), Str
     if sound { Ok(()) } else { Err(format!("a repair after a kill took a sound database for damaged: {report:?}")) }
 }
 
-/// The WALs of the dead database beside its copy, for which they are not the original's any more.
+/// Copies the WALs of the killed database next to its copy, without the marker of their owner.
 fn copy_wals(paths: &Paths, copy: &Path) -> std::io::Result<PathBuf> {
     let wals = paths.own("repaired-wals");
     let _ = std::fs::remove_dir_all(&wals);
@@ -38,10 +38,10 @@ fn copy_wals(paths: &Paths, copy: &Path) -> std::io::Result<PathBuf> {
     Ok(wals)
 }
 
-/// Repairs a copy of the dead database and compares all of it; the keys that were compared.
+/// Repairs a copy of the killed database and compares all of it; returns the number of compared keys.
 ///
 /// # Errors
-/// What is wrong.
+/// A description of the problems.
 pub fn repair_copy(paths: &Paths, settings: &Settings, configuration: &Configuration) -> Result<u64, String> {
     let copy = paths.own("repaired");
     let _ = std::fs::remove_dir_all(&copy);
@@ -55,7 +55,7 @@ pub fn repair_copy(paths: &Paths, settings: &Settings, configuration: &Configura
     let expected = Expected::open(&paths.expected(), settings)?;
     let families = child::families(settings, &options);
     let there = Db::list_cf(&options, &copy).map_err(|e| format!("a repaired copy: {e}"))?;
-    // One that was being cleared may be missing: it has no keys.
+    // A column family that was being cleared may be missing: it has no keys.
     let families: Vec<_> = families.into_iter().filter(|f| there.iter().any(|name| name == f.name())).collect();
     let db = Db::open_cf_descriptors(&options, &copy, families)
         .map_err(|e| format!("a repaired copy does not open: {e}"))?;
@@ -74,13 +74,14 @@ pub fn repair_copy(paths: &Paths, settings: &Settings, configuration: &Configura
     Ok(checked)
 }
 
-/// Repairs the dead database itself: the next child compares it, and goes on with it.
+/// Repairs the killed database itself: the next child compares it, and continues with it.
 ///
 /// # Errors
-/// What is wrong.
+/// A description of the problems.
 pub fn repair_in_place(paths: &Paths, settings: &Settings, configuration: &Configuration) -> Result<(), String> {
     repair(&paths.db, settings, &configuration.options())?;
-    // To be looked at if the next child finds something, and until the next repair: the database must not grow by it.
+    // Kept for inspection if the next child finds something, until the next repair; moved away because the database
+    // must not grow by it.
     let (lost, kept) = (paths.db.join("lost"), paths.own("lost"));
     let _ = std::fs::remove_dir_all(&kept);
     if !lost.exists() {
@@ -89,7 +90,7 @@ pub fn repair_in_place(paths: &Paths, settings: &Settings, configuration: &Confi
     move_tree(&lost, &kept).map_err(|e| format!("cannot move {} away: {e}", lost.display()))
 }
 
-/// Renames, or copies and removes: a database whose space is limited is a file system of its own.
+/// Renames, or copies and removes: a database with limited space is on a separate file system.
 fn move_tree(from: &Path, to: &Path) -> std::io::Result<()> {
     match std::fs::rename(from, to) {
         Err(e) if e.kind() == std::io::ErrorKind::CrossesDevices => {

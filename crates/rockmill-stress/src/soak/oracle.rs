@@ -1,4 +1,4 @@
-//! The independent checker: RocksDB's own `ldb` reads a database that was killed, and must find what was acknowledged.
+//! The independent check: RocksDB's own `ldb` reads a killed database, and must find everything acknowledged.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::judge::{self, Entry};
 use super::limits::BALLAST;
 use super::settings::Settings;
 
-/// An `ldb` that was found, and what it can read.
+/// An `ldb`, and what it can read.
 #[derive(Debug, Clone)]
 pub struct Ldb {
     program: PathBuf,
@@ -23,7 +23,7 @@ pub struct Ldb {
 pub struct Checked {
     /// Keys.
     pub keys: u64,
-    /// There were extra runs, which were merged before.
+    /// There were extra runs, which were first merged.
     pub downgraded: bool,
 }
 
@@ -35,7 +35,7 @@ fn downgrade(program: &Path, copy: &Path) -> Result<(), String> {
     if out.status.success() { Ok(()) } else { Err(format!("rockmill downgrade: {}: {}", out.status, said.trim())) }
 }
 
-/// RocksDB's version that reads this format of tables first.
+/// RocksDB's first version that can read this table format.
 fn needs(format: &str) -> (u32, u32) {
     match format {
         "6" => (8, 6),
@@ -45,10 +45,10 @@ fn needs(format: &str) -> (u32, u32) {
 }
 
 impl Ldb {
-    /// The one given, or the first in PATH.
+    /// Finds the given `ldb`, or the first one in PATH.
     ///
     /// # Errors
-    /// Why there is none to use.
+    /// Why there is none.
     pub fn find(given: Option<&Path>) -> Result<Self, String> {
         let program = given.map_or_else(|| PathBuf::from("ldb"), Path::to_owned);
         let out = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
@@ -63,10 +63,10 @@ impl Ldb {
         }
     }
 
-    /// Can it read tables of these formats?
+    /// Checks that it can read tables of these formats.
     ///
     /// # Errors
-    /// Says which not.
+    /// The format that it cannot read.
     pub fn reads<'f>(&self, formats: impl IntoIterator<Item = &'f str>) -> Result<(), String> {
         match formats.into_iter().find(|f| needs(f) > self.number) {
             Some(format) => {
@@ -76,14 +76,13 @@ impl Ldb {
         }
     }
 
-    /// Compares a database that nobody has open with the expected state. A copy of it is made (tables are linked).
-    /// RocksDB must refuse it as long as it has extra runs: `program downgrade` then merges those of the copy, and must
-    /// leave one that RocksDB opens.
-    /// Nothing where a kill met a column family between its drop and its new beginning: `ldb` takes the merge operators
-    /// from the OPTIONS file, and opens no database whose MANIFEST has other column families.
+    /// Compares a closed database with the expected state, on a copy with linked tables. RocksDB must refuse it while
+    /// it has extra runs: `program downgrade` then merges those of the copy, after which RocksDB must be able to open
+    /// it. Returns `None` if a kill happened between the drop and the re-creation of a column family: `ldb` takes the
+    /// merge operators from the OPTIONS file, and does not open a database whose MANIFEST has other column families.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of the problems.
     pub fn check(
         &self,
         (db, wals): (&Path, Option<&Path>),
@@ -99,7 +98,7 @@ impl Ldb {
             copy_database(wals, copy).and_then(|()| forget_wal_dir(copy)).map_err(failed)?;
         }
         let mut there = self.families(copy);
-        // RocksDB must not read extra runs as levels.
+        // RocksDB must not treat extra runs as levels.
         let downgraded = there.as_ref().is_err_and(|why| why.contains("custom field not supported"));
         if downgraded {
             downgrade(program, copy)?;
@@ -133,7 +132,7 @@ impl Ldb {
         Ok(list.split(", ").map(str::to_owned).collect())
     }
 
-    /// Entries of a column family as `ldb scan` prints them; an error of its own comes as the last entry.
+    /// Entries of a column family as `ldb scan` prints them; an error of `ldb` comes as the last entry.
     fn scan(&self, db: &Path, family: &str) -> Result<impl Iterator<Item = Entry> + use<>, String> {
         let failed = |e: std::io::Error| format!("cannot run {}: {e}", self.program.display());
         let mut child = Command::new(&self.program)
@@ -192,7 +191,7 @@ fn newest_options(db: &Path) -> std::io::Result<String> {
     newest.map_or(Ok(String::new()), |(_, path)| std::fs::read_to_string(path))
 }
 
-/// A copy has its WALs beside its tables, whatever its OPTIONS files say.
+/// A copy has its WALs in the same directory as its tables, whatever its OPTIONS files say.
 fn forget_wal_dir(copy: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(copy)? {
         let path = entry?.path();
@@ -215,7 +214,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
 }
 
-/// Copies a database directory. Tables never change, so they are linked where that can be.
+/// Copies a database directory. Tables never change, so they are linked if possible.
 pub fn copy_database(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from)? {

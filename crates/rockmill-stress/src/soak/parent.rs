@@ -1,4 +1,4 @@
-//! The parent: starts children, kills them, takes things away from them, and has what they leave behind checked.
+//! The parent: starts children, kills them, limits their resources, and checks the databases that they leave.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -24,20 +24,20 @@ use rockmill_skip::Needs;
 use crate::configuration::Configuration;
 use crate::files::count_shared;
 
-/// A death in recovery comes this long after the start, at most.
+/// A kill during recovery comes at most this long after the start.
 const EARLY_MAX: Duration = Duration::from_millis(300);
 /// Bytes of the children's messages that a failure shows.
 const LOG_TAIL: usize = 2000;
-/// SIGABRT, with which a failed allocation ends a process, and SIGKILL, with which the kernel does for want of memory.
+/// SIGABRT, with which a failed allocation ends a process, and SIGKILL, with which the kernel does for lack of memory.
 const ABORTED: i32 = 6;
 const KILLED: i32 = 9;
-/// What the standard library says of a failed allocation before it aborts.
+/// The standard library's message about a failed allocation before it aborts.
 const NO_MEMORY: &str = "memory allocation of ";
-/// Of the time of a run whose children are killed, one part in so many is for a child that lives until its memory and
-/// handles can be judged.
+/// In a run whose children are killed, one in this many parts of the time is for a child that lives until its memory
+/// and handles can be judged.
 const LONG_LIVES: u32 = 3;
 
-/// Which configurations are used: one, or another for each life, with some choices fixed.
+/// The configurations to use: one, or another for each life, with some choices fixed.
 #[derive(Debug, Clone, Default)]
 pub struct Choice {
     random: bool,
@@ -67,7 +67,7 @@ impl Choice {
         Self { random: true, fixed: Vec::new() }
     }
 
-    /// With one more choice fixed, unless it already is to be something.
+    /// Fixes one more choice, unless it is already fixed.
     #[must_use]
     pub fn or_fixed(mut self, axis: &str, choice: &str) -> Self {
         if !self.fixed.iter().any(|(a, _)| a == axis) {
@@ -79,7 +79,7 @@ impl Choice {
     fn pick(&self, rng: &mut fastrand::Rng) -> Result<Configuration, String> {
         let mut base = if self.random { Configuration::random(rng) } else { Configuration::default() };
         if base.get("strategy") == "fifo" {
-            // Its tables stay as large as they were flushed, and a life makes many.
+            // Its tables keep the size that they were flushed with, and a life makes many.
             base = base.with("memtable", "1m")?;
         }
         self.fixed.iter().try_fold(base, |c, (axis, choice)| c.with(axis, choice))
@@ -97,31 +97,31 @@ pub struct Plan {
     pub paths: Paths,
     /// How long.
     pub duration: Duration,
-    /// End earlier, after so many operations.
+    /// End earlier, after this many operations.
     pub ops_max: Option<u64>,
     /// Mean time from a child's readiness to its death; `None` to let it live.
     pub kill_every: Option<Duration>,
     /// How the store is configured.
     pub choice: Choice,
-    /// What is in short supply.
+    /// The resource that is in short supply.
     pub limit: Option<Limit>,
     /// Mean time for which a limit holds, and for which it does not.
     pub limit_every: Duration,
-    /// Every so many deaths other programs check what was left; 0 for the end only.
+    /// Number of deaths between checks by other programs; 0 for the end only.
     pub check_every: u64,
-    /// Of so many deaths one is followed by a repair; 0 for none.
+    /// One of this many deaths is followed by a repair; 0 for none.
     pub repair_every: u64,
-    /// Another process reads the database beside the child.
+    /// Another process reads the database concurrently with the child.
     pub read_beside: bool,
-    /// RocksDB's `ldb`, if another than the one in PATH.
+    /// RocksDB's `ldb`, if not the one in PATH.
     pub ldb: Option<PathBuf>,
     /// Between two samples.
     pub sample_every: Duration,
     /// When growth counts.
     pub judging: Judging,
-    /// A child that completes nothing for so long hangs.
+    /// A child that completes no operation for this long counts as hanging.
     pub hang: Duration,
-    /// Where samples are written as they are taken, one a line.
+    /// The file to which samples are written, one per line.
     pub samples: Option<PathBuf>,
 }
 
@@ -150,17 +150,17 @@ impl Plan {
     }
 }
 
-/// Checks that a run can begin, and makes its files, or takes over those of one that was kept: its seed, keys, families
-/// and values are used then, since they say what is in the database. True if so.
+/// Checks that a run can begin, and creates its files, or continues a kept run with its seed, keys, column families and
+/// values, which determine the database's contents. True if it continues one.
 ///
 /// # Errors
-/// Why not; nothing was done then.
+/// Why it cannot begin; nothing was changed then.
 pub fn prepare(plan: &mut Plan) -> Result<bool, String> {
     let failed = |path: &Path, e: &std::io::Error| format!("{}: {e}", path.display());
     let (paths, db) = (plan.paths.clone(), plan.paths.db.display().to_string());
     let kept = paths.settings().exists();
     if kept {
-        // Somebody else may have put them there: what stands behind them would be written to.
+        // Someone else may have put links there, whose targets would be overwritten.
         let entries = std::fs::read_dir(&paths.home).map_err(|e| failed(&paths.home, &e))?;
         for entry in entries.filter_map(Result::ok) {
             if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
@@ -196,10 +196,10 @@ pub fn prepare(plan: &mut Plan) -> Result<bool, String> {
     Ok(kept)
 }
 
-/// What a limit needs, or why this machine cannot give it.
+/// Prepares the limit.
 ///
 /// # Errors
-/// The reason.
+/// Why this machine does not support it.
 pub fn arrange(plan: &Plan) -> Result<Option<Arranged>, String> {
     plan.limit.map(|limit| Arranged::new(limit, &plan.paths.db, &plan.paths.home)).transpose()
 }
@@ -217,7 +217,7 @@ struct Life {
     reader: Option<Reader>,
     /// Bytes that the children's messages had before.
     log_from: u64,
-    /// Kills for want of memory that its control group had seen before.
+    /// The control group's previous count of kills for lack of memory.
     oom_kills: Option<u64>,
 }
 
@@ -247,7 +247,7 @@ struct Run<'a> {
     ldb: Option<Ldb>,
     next_toggle: Instant,
     next_sample: Instant,
-    /// When a child that lives until it can be judged dies, or did; before there was one, the beginning.
+    /// The end of the current or last child that lives until it can be judged; before the first one, the beginning.
     long_life_ends: Instant,
     progress: &'a mut dyn FnMut(&Report),
 }
@@ -262,10 +262,10 @@ pub fn run(plan: &Plan, limit: Option<Arranged>, progress: &mut dyn FnMut(&Repor
     run.end(done)
 }
 
-/// Compares what a kept run left with its expected state, with the store and with the other programs.
+/// Compares a kept run's database with its expected state, with the store and with the other programs.
 ///
 /// # Errors
-/// What was wrong.
+/// A description of the problems.
 pub fn verify(plan: &Plan, limit: Option<Arranged>, progress: &mut dyn FnMut(&Report)) -> Result<Report, Box<Failure>> {
     let mut run = Run::new(plan, limit, progress);
     let done = run.pick().and_then(|()| run.check_dead()).and_then(|()| run.verify());
@@ -275,7 +275,7 @@ pub fn verify(plan: &Plan, limit: Option<Arranged>, progress: &mut dyn FnMut(&Re
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan, limit: Option<Arranged>, progress: &'a mut dyn FnMut(&Report)) -> Self {
         let mut report = Report::default();
-        // RocksDB knows no order by hash, and opens no database that has one.
+        // RocksDB does not support the order by hash, and does not open such a database.
         let ldb = (!plan.settings.hash_range).then(|| Ldb::find(plan.ldb.as_deref())).and_then(|ldb| {
             ldb.map_err(|e| report.skipped.insert("checks by RocksDB".to_owned(), Needs::Ldb.because(e))).ok()
         });
@@ -329,7 +329,7 @@ impl<'a> Run<'a> {
                     if every > 0 && self.report.kills.is_multiple_of(every) {
                         self.check_dead()?;
                     }
-                    // A repair writes, which a limit may forbid.
+                    // A repair writes, which a limit may prevent.
                     if !self.limit.as_ref().is_some_and(|l| l.on) {
                         self.mend()?;
                     }
@@ -410,7 +410,7 @@ impl<'a> Run<'a> {
         mean.mul_f64(0.2 + 1.6 * self.rng.f64())
     }
 
-    /// Starts a child and sees it to its end.
+    /// Starts a child and supervises it until its end.
     fn live(&mut self) -> Result<End, String> {
         let mut life = self.start(false)?;
         let ended = self.watch(&mut life, true);
@@ -424,7 +424,7 @@ impl<'a> Run<'a> {
         read.and(ended)
     }
 
-    /// Ends the reading beside a child.
+    /// Ends the reads that run next to a child.
     fn stop_reader(&mut self, life: &mut Life) -> Result<(), String> {
         let Some(reader) = life.reader.take() else { return Ok(()) };
         let Readings { whole, keys, passed_over, failure } = reader.stop();
@@ -434,7 +434,7 @@ impl<'a> Run<'a> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Now and then a repair of what a kill left.
+    /// Now and then, repairs a killed database.
     fn mend(&mut self) -> Result<(), String> {
         let (plan, every) = (self.plan, self.plan.repair_every);
         if every == 0 || self.rng.u64(..every) != 0 || !plan.paths.db.join("CURRENT").exists() {
@@ -450,7 +450,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Sees a child to its end; kills and limits it on the way, unless it is to be left in peace.
+    /// Supervises a child until its end; kills and limits it meanwhile if `harass` is set.
     fn watch(&mut self, life: &mut Life, harass: bool) -> Result<End, String> {
         let spared = harass && self.spares();
         let kill_every = self.plan.kill_every.filter(|_| harass && !spared);
@@ -502,7 +502,7 @@ impl<'a> Run<'a> {
                 stopping = true;
                 kill_at = None;
                 self.limit(false, Some(life))?;
-                // The child settles what was unknown at its end.
+                // The child resolves unknown operations at its end.
                 self.stop_reader(life)?;
                 life.progress = Instant::now();
                 tell(life, "stop");
@@ -511,7 +511,7 @@ impl<'a> Run<'a> {
                 self.report.kills_in_recovery += u64::from(!life.ready);
                 life.child.kill().map_err(|e| format!("cannot kill a child: {e}"))?;
                 let _ = life.child.wait();
-                // What it had said before counts.
+                // Its earlier output counts.
                 while let Ok(Some(said)) = life.said.recv() {
                     self.heard(life, said)?;
                 }
@@ -525,7 +525,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The next child lives until what it uses can be judged.
+    /// True if the next child should live until its resource usage can be judged.
     fn spares(&self) -> bool {
         let now = Instant::now();
         let left = (self.began + self.plan.duration).saturating_duration_since(now);
@@ -537,11 +537,11 @@ impl<'a> Run<'a> {
         self.plan.limit.is_some_and(|l| l.comes_and_goes())
     }
 
-    /// Lets the limit hold or lifts it, and tells the child.
+    /// Sets or lifts the limit, and tells the child.
     fn limit(&mut self, on: bool, life: Option<&mut Life>) -> Result<(), String> {
         let Some(limit) = &mut self.limit else { return Ok(()) };
         self.report.limited += u64::from(on && !limit.on);
-        // Told before it holds and after it is lifted, so that the child is never surprised.
+        // Announced before it is set and after it is lifted, so that the child always knows.
         match life {
             Some(life) if on => {
                 tell(life, "limited");
@@ -556,7 +556,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes in what a child says; its end, if that was it.
+    /// Processes a child's message; returns the child's end, if the message was that.
     fn heard(&mut self, life: &mut Life, said: Said) -> Result<Option<End>, String> {
         let report = &mut self.report;
         match said {
@@ -597,7 +597,7 @@ impl<'a> Run<'a> {
         let text = std::fs::read(self.plan.paths.own("children.log")).unwrap_or_default();
         let said = String::from_utf8_lossy(&text[text.len().min(life.log_from as usize)..]).into_owned();
         let kills = self.limit.as_ref().and_then(Arranged::oom_kills);
-        // Without a control group nobody counts.
+        // Without a control group, there is no count.
         let counted = life.oom_kills.zip(kills).is_none_or(|(before, now)| now > before);
         if memory && status.signal().is_some_and(|signal| is_want_of_memory(signal, &said, counted)) {
             return Ok(End::OutOfMemory);
@@ -611,7 +611,7 @@ impl<'a> Run<'a> {
         if tail.is_empty() { String::new() } else { format!("; it said:\n{tail}") }
     }
 
-    /// What a child that completes nothing waits for.
+    /// Describes what a hanging child waits for.
     fn hang(&self, life: &Life) -> String {
         let mut text = format!("nothing was completed for {:?}; the child's threads:", self.plan.hang);
         let tasks = std::fs::read_dir(format!("/proc/{}/task", life.child.id()));
@@ -648,7 +648,7 @@ impl<'a> Run<'a> {
         (self.progress)(&self.report);
     }
 
-    /// A line of the samples' file; its loss is no reason to end the run.
+    /// Writes a line of the samples' file; a failure does not end the run.
     fn write_sample(&mut self, s: &Sample) {
         let Some(path) = &self.plan.samples else { return };
         let new = self.samples.is_empty();
@@ -661,7 +661,7 @@ impl<'a> Run<'a> {
         let _ = writeln!(file, "{head}{at:.1}\t{life}\t{memory}\t{}\t{}\t{}", s.handles, s.threads, s.disk);
     }
 
-    /// Has other programs check a database that nobody has open.
+    /// Lets other programs check a closed database.
     fn check_dead(&mut self) -> Result<(), String> {
         let (plan, paths) = (self.plan, &self.plan.paths);
         // Killed before it made the database.
@@ -714,12 +714,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The death of a child under a limit of memory is one for want of it: the kernel's kill, which its control group
-/// counts, or the abort of an allocation that failed, which says so. Any other abort is none.
+/// True if a child with a memory limit died for lack of memory: by the kernel's kill, which its control group counts,
+/// or by the abort after a failed allocation, with its message. Any other abort is not.
 fn is_want_of_memory(signal: i32, said: &str, counted: bool) -> bool {
     match signal {
         KILLED => counted,
-        // zlib panics where it has no memory; the store catches that, and leaves the block as it is.
+        // zlib panics without memory; the store catches that, and leaves the block uncompressed.
         ABORTED => {
             let panicked = said.lines().any(|line| line.contains("panicked at") && !line.contains("/zlib-rs-"));
             said.contains(NO_MEMORY) && !panicked
@@ -728,15 +728,15 @@ fn is_want_of_memory(signal: i32, said: &str, counted: bool) -> bool {
     }
 }
 
-/// A child is spared so long after the last one was that such lives have their part of the time, if there is enough
-/// left to judge one.
+/// True if the next child should be spared: the last spared one is long enough ago that such lives have their share of
+/// the time, and enough time is left to judge one.
 fn is_time_for_a_long_life(since_last: Duration, left: Duration, needs: Duration) -> bool {
     left > needs && since_last >= needs * (LONG_LIVES - 1)
 }
 
 fn tell(life: &mut Life, order: &str) {
     if let Some(stdin) = &mut life.stdin {
-        // A child that is gone is found out by its end.
+        // A dead child is noticed by its end.
         let _ = stdin.write_all(format!("{order}\n").as_bytes());
     }
 }
@@ -755,7 +755,7 @@ fn growth(trend: &sample::Trend) -> String {
     )
 }
 
-/// The exit code with which a child ends whose parent is gone.
+/// The exit code of a child whose parent has ended.
 pub const EXIT_ORPHAN: u8 = child::EXIT_ORPHAN;
 
 #[cfg(test)]
@@ -768,7 +768,7 @@ mod tests {
         assert!(is_want_of_memory(KILLED, "", true));
         let caught = "thread 'x' panicked at /registry/zlib-rs-0.6.8/src/deflate.rs:137:9:\n";
         assert!(is_want_of_memory(ABORTED, &format!("{caught}memory allocation of 8192 bytes failed\n"), true));
-        // Each of these counted as want of memory once.
+        // In an earlier version, each of these counted as lack of memory.
         for (signal, said, counted) in [
             (ABORTED, "", true),
             (ABORTED, "malloc(): corrupted top size\n", true),
@@ -784,7 +784,7 @@ mod tests {
     fn a_share_of_the_time_is_for_lives_that_are_long_enough() {
         let needs = Duration::from_secs(200);
         let (mut last, mut spared, mut now) = (0, 0, 0);
-        // An hour of lives of six seconds, but for those that are spared.
+        // An hour of lives of six seconds, except for spared ones.
         while now < 3600 {
             let (since, left) = (Duration::from_secs(now - last), Duration::from_secs(3600 - now));
             let long = is_time_for_a_long_life(since, left, needs);

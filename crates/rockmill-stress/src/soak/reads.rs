@@ -1,5 +1,5 @@
-//! Reads of the child's threads. Under the locks what is found must be exactly what was acknowledged; beside writers it
-//! must lie between what was acknowledged before the read began and what was begun before it ended.
+//! Reads of the child's threads. Under the locks, reads must find exactly the acknowledged version. With concurrent
+//! writers, the version must be between what was acknowledged before the read began and what was begun before it ended.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use super::work::{Done, Trouble, Worker};
 
 /// Keys of one iteration at most.
 const ITERATE_MAX: u32 = 400;
-/// Keys that are looked up in one call at most.
+/// Most keys that are looked up in one call.
 const MULTI_MAX: usize = 20;
 
 /// How an iteration goes.
@@ -36,7 +36,7 @@ impl Worker<'_, '_> {
         found.map(version).transpose()
     }
 
-    /// What was found once it is known what was there: see [`value::unfiltered`].
+    /// The found version, corrected for filters: see [`value::unfiltered`].
     fn unfiltered(&self, family: usize, slot: &Slot, found: Option<u32>) -> Option<u32> {
         value::unfiltered(self.shared.settings, family, slot, found).0
     }
@@ -80,7 +80,7 @@ impl Worker<'_, '_> {
                 return Err(self.wrong(family, key, &slot.describe(counter), found));
             }
         } else {
-            // In this order: a family that is cleared in between then looks like one that is cleared while it is read.
+            // In this order, a column family that is cleared in between looks like one that is cleared during the read.
             let before = expected.slot(family, key);
             let cf = self.shared.family(family);
             let found = self.get(&cf, family, key)?;
@@ -120,7 +120,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// Options of an iterator that must see every key, whatever prefixes the store is configured to know.
+    /// Options of an iterator that must see every key, regardless of the configured prefixes.
     fn read_options(&mut self) -> ReadOptions {
         let mut options = ReadOptions::default();
         if self.rng.bool() {
@@ -131,7 +131,7 @@ impl Worker<'_, '_> {
         options
     }
 
-    /// Entries of a stretch of keys, in order whichever way they are read.
+    /// Entries of a range of keys, in order, in whatever direction they are read.
     fn entries(
         &self,
         (family, cf): (usize, &ColumnFamily),
@@ -204,7 +204,7 @@ impl Worker<'_, '_> {
         Ok(())
     }
 
-    /// A snapshot: what it shows does not change while writers go on.
+    /// Checks that a snapshot does not change while writers continue.
     pub fn snapshot(&mut self) -> Done {
         let expected = self.shared.expected;
         let (family, keys) = (self.rng.usize(..expected.families()), self.any_range(ITERATE_MAX));
@@ -241,7 +241,7 @@ impl Worker<'_, '_> {
     }
 }
 
-/// What may be read beside writers, in words.
+/// Describes what may be read with concurrent writers.
 pub fn between(before: &Slot, after: &Slot, counter: bool) -> String {
     let mut text = before.describe(counter);
     if before != after {

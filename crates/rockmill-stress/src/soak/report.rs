@@ -25,9 +25,9 @@ pub struct Report {
     pub ops: u64,
     /// Of those, writes.
     pub writes: u64,
-    /// Keys that were compared with what must be there, absent ones too.
+    /// Compared keys, including absent ones.
     pub checked: u64,
-    /// Times that a whole database was compared after a start.
+    /// How often a whole database was compared after a start.
     pub verifications: u64,
     /// Operations that were refused under a limit.
     pub refused: u64,
@@ -35,7 +35,7 @@ pub struct Report {
     pub refused_starts: u64,
     /// Times that a limit began to hold.
     pub limited: u64,
-    /// Times that the store reported a background error.
+    /// How often the store reported a background error.
     pub background_errors: u64,
     /// Times that it worked again.
     pub resumed: u64,
@@ -45,29 +45,29 @@ pub struct Report {
     pub open_ms_max: u64,
     /// Times that RocksDB read a dead database.
     pub oracle_checks: u64,
-    /// Of these, in a copy whose extra runs were merged before: RocksDB refused the database.
+    /// Of these, in a copy whose extra runs were first merged because RocksDB refused the database.
     pub oracle_downgraded: u64,
     /// Keys that were compared so.
     pub oracle_keys: u64,
-    /// Times that it could not, because a kill had met a column family between its drop and its new beginning.
+    /// How often it could not, because a kill happened between the drop and the re-creation of a column family.
     pub oracle_passed_over: u64,
-    /// Times that `rockmill verify` found a dead database in order.
+    /// How often `rockmill verify` found a killed database to be intact.
     pub file_checks: u64,
-    /// Tables of several files that dead databases had then, all together.
+    /// Total number of tables with several files in killed databases.
     pub shared_tables: u64,
-    /// Repairs of copies of dead databases, all of which were compared.
+    /// Repairs of copies of killed databases, all of which were compared.
     pub repaired_copies: u64,
-    /// Repairs of dead databases, with which the next child went on.
+    /// Repairs of killed databases, with which the next child continued.
     pub repaired: u64,
-    /// Times that another process read the whole database beside a child.
+    /// How often another process read the whole database concurrently with a child.
     pub readings: u64,
-    /// Such readings that gave up, because the child changed its tables too fast.
+    /// Such reads that gave up because the child changed its tables too fast.
     pub readings_passed_over: u64,
     /// What was left out, and why.
     pub skipped: BTreeMap<String, Missing>,
     /// What the child used.
     pub trends: Vec<Trend>,
-    /// Memory of the child at the last look, bytes.
+    /// Memory of the child at the last sample, bytes.
     pub memory_now: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct Report {
 pub struct Failure {
     /// What.
     pub text: String,
-    /// The configuration of the child that found it, or that came before.
+    /// The configuration of the child that found it, or of the previous child.
     pub configuration: String,
     /// Figures up to there.
     pub report: Report,

@@ -1,4 +1,4 @@
-//! What a process uses, sampled over time, and whether that grows.
+//! Samples the resource usage of a process over time, and checks whether it grows.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ const BLOCK_BYTES: u64 = 512;
 /// The first line of a file of samples.
 pub const SAMPLES_HEAD: &str = "seconds\tlife\tmemory\thandles\tthreads\tdisk\n";
 
-/// One look at the child and its database.
+/// One sample of the child and its database.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// Seconds since the run began.
@@ -27,7 +27,7 @@ pub struct Sample {
     pub disk: u64,
 }
 
-/// Bytes that the files of a directory take, without a ballast.
+/// Disk usage of a directory's files in bytes, without ballast.
 pub fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let mut total = 0;
@@ -42,7 +42,7 @@ pub fn disk_bytes(dir: &Path) -> u64 {
     total
 }
 
-/// Looks at a process; `None` where the system does not tell, or the process is gone.
+/// Samples a process; `None` if the system does not tell, or the process is gone.
 pub fn look(pid: u32, db: &Path, at: f64, life: u64) -> Option<Sample> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {
@@ -54,7 +54,7 @@ pub fn look(pid: u32, db: &Path, at: f64, life: u64) -> Option<Sample> {
     Some(Sample { at, life, memory, handles, threads: field("Threads:")?, disk: disk_bytes(db) })
 }
 
-/// What may grow.
+/// Quantities that may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// Resident memory.
@@ -96,12 +96,12 @@ impl What {
         amount as f64
     }
 
-    /// Growth over the fitted time that is still called flat: an amount, or a part of the mean, whichever is more.
+    /// Growth over the fitted time that still counts as flat: an amount, or a fraction of the mean, whichever is more.
     fn flat(self) -> (f64, f64) {
         match self {
             Self::Memory => (f64::from(16 << 20), 0.10),
             Self::Handles => (16.0, 0.25),
-            // Copies of the database are opened now and then, with threads of their own.
+            // Copies of the database are opened now and then, with their own threads.
             Self::Threads => (8.0, 0.25),
             Self::Disk => (f64::from(32 << 20), 0.25),
         }
@@ -127,21 +127,21 @@ pub struct Trend {
     pub per_hour: f64,
     /// Long enough to be judged.
     pub judged: bool,
-    /// What the line rises by is more than is allowed.
+    /// The fitted growth exceeds the allowed one.
     pub grew: bool,
 }
 
 /// When a trend is judged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judging {
-    /// Samples of the first seconds of a life are left out.
+    /// Samples of the first seconds of a life are ignored.
     pub warm_up: f64,
-    /// Fewer seconds than this behind the warm-up are not judged.
+    /// Fewer seconds than this after the warm-up are not judged.
     pub seconds_min: f64,
 }
 
 impl Judging {
-    /// How long a life must be to be judged, and a little.
+    /// How long a life must be to be judged, with a small margin.
     pub fn needs(&self) -> std::time::Duration {
         std::time::Duration::from_secs_f64((self.warm_up + self.seconds_min) * 1.1)
     }
@@ -175,8 +175,8 @@ fn fit(what: What, samples: &[&Sample], judging: Judging) -> Option<Trend> {
     })
 }
 
-/// The trends of a run: of the whole run for the disk; for what ends with a process, of a child in which it grew, or of
-/// the one that lived longest.
+/// The trends of a run: for the disk, of the whole run; for process resources, of a child in which they grew, or of the
+/// one that lived longest.
 pub fn trends(samples: &[Sample], judging: Judging) -> Vec<Trend> {
     let mut lives: Vec<&[Sample]> = samples.chunk_by(|a, b| a.life == b.life).collect();
     lives.sort_by(|a, b| length(b).total_cmp(&length(a)));
@@ -196,7 +196,7 @@ pub fn trends(samples: &[Sample], judging: Judging) -> Vec<Trend> {
 fn trend(what: What, of: &[Sample], judging: Judging) -> Option<Trend> {
     let start = of.first()?.at;
     let warm: Vec<&Sample> = of.iter().filter(|s| s.at - start >= judging.warm_up).collect();
-    // A short run is all warm-up; then all of it is shown, and judged too short.
+    // A short run is all warm-up; then all of it is shown, and reported as too short.
     let warm = if warm.len() < 2 { of.iter().collect() } else { warm };
     fit(what, &warm, judging)
 }
@@ -224,7 +224,7 @@ mod tests {
         assert!(found[0].grew && found[0].what == What::Memory, "{found:?}");
         assert!((found[0].per_hour - 900.0 * f64::from(1 << 20)).abs() < 1e6, "{}", found[0].per_hour);
         assert!(found[1..].iter().all(|t| !t.grew));
-        // Also in a life that is not the longest one.
+        // Also in a life other than the longest one.
         let later = flat.iter().map(|s| Sample { at: s.at + 1000.0, life: 2, ..*s });
         let both: Vec<_> = leak[..250].iter().copied().chain(later).collect();
         assert!(trends(&both, JUDGING)[0].grew, "{:?}", trends(&both, JUDGING)[0]);

@@ -28,7 +28,7 @@ fn share(plan: &mut Plan, act: Act, share: f64) {
     }
 }
 
-/// A limit, over a database that is small enough to live in it.
+/// A limit, with a database small enough to fit into it.
 fn limited(plan: &mut Plan, limit: Limit, keys: u32) {
     random(plan, &[]);
     plan.limit = Some(limit);
@@ -150,7 +150,7 @@ pub const SCENARIOS: &[Scenario] = &[
 /// The scenario of this name.
 ///
 /// # Errors
-/// Names those that there are.
+/// Unknown name; the message lists the known ones.
 pub fn by_name(name: &str) -> Result<&'static Scenario, String> {
     let known = || SCENARIOS.iter().map(|s| s.name).collect::<Vec<_>>().join(", ");
     SCENARIOS.iter().find(|s| s.name == name).ok_or_else(|| format!("no scenario {name:?}: there are all, {}", known()))

@@ -1,4 +1,4 @@
-//! What a run does, as parent and child both know it: a text file beside the database.
+//! The settings of a run, shared by parent and child: a text file next to the database.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ pub enum Act {
     Read,
     /// Many lookups in one call.
     MultiRead,
-    /// An iterator over a stretch of keys, either way.
+    /// An iterator over a range of keys, in either direction.
     Iterate,
-    /// A snapshot that is read twice while writes go on.
+    /// A snapshot that is read twice while writes continue.
     Snapshot,
     /// One key.
     Write,
     /// Several keys of several column families, all or nothing.
     Batch,
-    /// One key; where RocksDB allows it, sometimes a single deletion.
+    /// One key; sometimes a single deletion, where RocksDB allows it.
     Delete,
     /// A stretch of keys.
     RangeDelete,
-    /// A counter, or a value by the operator `max`.
+    /// A counter, or a value with the operator `max`.
     Merge,
     /// A table made outside, with several keys.
     Ingest,
@@ -38,7 +38,7 @@ pub enum Act {
     Clear,
 }
 
-/// Every act, its name in the settings file, and its share when nothing is said (they add up to 100).
+/// Every act, its name in the settings file, and its default share (they add up to 100).
 pub const ACTS: [(Act, &str, f64); 15] = [
     (Act::Read, "reads", 33.0),
     (Act::MultiRead, "multi-reads", 4.0),
@@ -60,7 +60,7 @@ pub const ACTS: [(Act, &str, f64); 15] = [
 /// What a child must know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Everything random follows from it, but not what threads do at the same time.
+    /// All random choices follow from it, but not the interleaving of threads.
     pub seed: u64,
     /// Threads that run operations.
     pub threads: usize,
@@ -72,15 +72,15 @@ pub struct Settings {
     pub value_min: u32,
     /// Most bytes of a value.
     pub value_max: u32,
-    /// Every so many writes of a thread one is synced; 0 for none.
+    /// One of this many writes of a thread is synced; 0 for none.
     pub sync_every: u64,
     /// Shares of the acts, as in [`ACTS`].
     pub shares: [f64; ACTS.len()],
-    /// WALs are in a directory of their own.
+    /// WALs are in a separate directory.
     pub own_wals: bool,
     /// The last column family with values is in the order of a hash.
     pub hash_range: bool,
-    /// A leak in the harness itself, bytes an operation, so that a test sees the soak fail.
+    /// A deliberate leak in the harness, in bytes per operation, with which a test checks that the soak fails.
     pub leak: usize,
 }
 
@@ -103,10 +103,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks that a run can be made of this.
+    /// Checks the settings.
     ///
     /// # Errors
-    /// Says which value cannot be and what can.
+    /// The invalid value, and the allowed ones.
     pub fn check(&self) -> Result<(), String> {
         let bad = |text: &str| Err(text.to_owned());
         match self {
@@ -139,7 +139,7 @@ impl Settings {
     /// The reverse of [`Self::to_text`].
     ///
     /// # Errors
-    /// Names the line that is none.
+    /// The invalid line.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let mut new = Self::default();
         for line in text.lines().filter(|l| !l.is_empty()) {
@@ -180,7 +180,7 @@ impl Settings {
     }
 }
 
-/// Where a run keeps what is not the database's: `NAME.stress` beside the database `NAME`.
+/// The run's own files: `NAME.stress` next to the database `NAME`.
 #[derive(Debug, Clone)]
 pub struct Paths {
     /// The database.

@@ -1,9 +1,9 @@
-//! Keys and values that say themselves what they are, so that one in the wrong place is recognised.
+//! Self-describing keys and values, so that one in the wrong place is recognised.
 //!
 //! A value is: version (4 bytes, big-endian, so that the operator `max` keeps the newest), column family (2), key (4),
-//! filling, and a checksum (4) over all before. Its length and filling follow from seed, family, key and version: a
-//! value can be compared with what was written without that being stored anywhere. In a column family whose values
-//! expire the second in which it does stands in front (8 bytes, big-endian), which follows from the version, too.
+//! filling, and a checksum (4) over all before. Length and filling follow from seed, family, key and version, so a
+//! value can be checked without storing it anywhere. In a column family with expiring values, the expiry time in
+//! seconds comes first (8 bytes, big-endian), which also follows from the version.
 
 use rockmill_format::comparator::{key_at, search_key};
 
@@ -18,15 +18,15 @@ const HEAD: usize = 10;
 /// The largest number of ten digits.
 const DIGITS_MAX: u64 = 9_999_999_999;
 
-/// What a column family does with its keys and values.
+/// How a column family treats its keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Merges keep the newest version.
     Plain,
-    /// The same, and keys descend: bytewise the first is the last.
+    /// The same, with keys in descending order.
     Reversed,
-    /// The same, and keys are in the order of a hash (hash range). They are made from their places in it, and ranges
-    /// are not deleted.
+    /// The same, with keys in the order of a hash (hash range). Keys are constructed from their places in this order,
+    /// and ranges are not deleted.
     Hashed,
     /// A compaction filter removes values that have expired ([`crate::kinds::Expire`]). There are no merges.
     Expiring,
@@ -35,7 +35,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// That of the column family with this number.
+    /// The kind of the column family with this number.
     pub fn of(settings: &Settings, family: usize) -> Self {
         match family {
             f if f == settings.families => Self::Counters,
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// The second in which a version expires; 0 for never.
+    /// The second at which a version expires; 0 for never.
     fn expires(version: u32) -> u64 {
         match version % 4 {
             0 => 1,
@@ -55,14 +55,14 @@ impl Kind {
         }
     }
 
-    /// The version has expired, so that a compaction removes it.
+    /// True if the version has expired, so that a compaction removes it.
     fn is_expired(self, version: u32) -> bool {
         self == Self::Expiring && Self::expires(version) == 1
     }
 }
 
-/// What it means that a reader found this in a column family with filters: the expired version, where that may have
-/// been removed. Whether an operation happened is not to be told from that: then the second is false.
+/// Corrects what a reader found in a column family with filters: returns the expired version if a filter may have
+/// removed it. The second result is false if it is then unknown whether an operation happened.
 pub fn unfiltered(settings: &Settings, family: usize, slot: &Slot, found: Option<u32>) -> (Option<u32>, bool) {
     let kind = Kind::of(settings, family);
     if kind != Kind::Expiring || found.is_some() {
@@ -72,14 +72,14 @@ pub fn unfiltered(settings: &Settings, family: usize, slot: &Slot, found: Option
     let begun = begun.rev().find(|version| kind.is_expired(*version));
     match slot.exact() {
         Some(version) if kind.is_expired(version) => (Some(version), false),
-        // Nothing was there before, or what removed it was removed.
+        // There was nothing before, or a filter removed the deleting operation's value.
         None => (None, begun.is_none()),
         Some(_) => (begun, begun.is_none()),
     }
 }
 
-/// The same for a reader beside writers, between two looks at what is expected: any expired version that was begun
-/// until the second look may have been what a compaction removed.
+/// The same with concurrent writers, between two reads of the expected state: a compaction may have removed any expired
+/// version that was begun before the second read.
 pub fn unfiltered_between(
     settings: &Settings,
     family: usize,
@@ -96,14 +96,14 @@ pub fn unfiltered_between(
     (begun, begun.is_none())
 }
 
-/// How far apart two neighbours are in the order of a hash: keys fill it from end to end, and there is a place for the
-/// one behind the last.
+/// The distance of neighbouring keys in the order of a hash: keys fill it completely, with one place after the last
+/// key.
 fn hash_step(settings: &Settings) -> u32 {
     u32::MAX / (settings.keys + 1)
 }
 
-/// The key with this number. Keys are ordered as their numbers, and of several lengths, but for those in the order of a
-/// hash.
+/// The key with this number. Keys are ordered like their numbers and have several lengths, except for those in the
+/// order of a hash.
 pub fn key(settings: &Settings, family: usize, number: u32) -> Vec<u8> {
     let digits = match Kind::of(settings, family) {
         Kind::Hashed => return key_at(number.saturating_mul(hash_step(settings))).to_vec(),
@@ -115,7 +115,7 @@ pub fn key(settings: &Settings, family: usize, number: u32) -> Vec<u8> {
     key
 }
 
-/// The number of a key; `None` when it is none of ours.
+/// The number of a key; `None` if it is not one of ours.
 pub fn number_of(settings: &Settings, family: usize, bytes: &[u8]) -> Option<u32> {
     if Kind::of(settings, family) == Kind::Hashed {
         let number = search_key(bytes) / hash_step(settings);
@@ -128,12 +128,12 @@ pub fn number_of(settings: &Settings, family: usize, bytes: &[u8]) -> Option<u32
     (key(settings, family, number) == bytes).then_some(number)
 }
 
-/// FNV-1a: short, and none of the store's checksums.
+/// FNV-1a: short, and different from the store's checksums.
 pub fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash: u32, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193))
 }
 
-/// The value that this version of a key has.
+/// The value of this version of a key.
 pub fn value(settings: &Settings, family: usize, key: u32, version: u32) -> Vec<u8> {
     let mix = (u64::from(key) << 32 | u64::from(version)) ^ (family as u64).rotate_right(8);
     let mut rng = fastrand::Rng::with_seed(settings.seed ^ mix.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -162,7 +162,7 @@ pub fn count_value(count: u32) -> Vec<u8> {
     u64::from(count).to_le_bytes().to_vec()
 }
 
-/// The version that bytes found under a key are, checked byte for byte; else what they are.
+/// Determines the version of a value found under a key, and checks it byte for byte.
 ///
 /// # Errors
 /// Describes the bytes.
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(seen(&gone, None), (None, true));
         let gone = versions(2).begun(2, Change::Delete).done(Change::Delete);
         assert_eq!(seen(&put(gone), None), (None, false));
-        // Beside writers: the expired version 4 was written and removed between the two looks, or was not.
+        // With concurrent writers: the expired version 4 was or was not written and removed between the two reads.
         let between = |after: &Slot| unfiltered_between(&settings, 2, &versions(3), after, None);
         assert_eq!(between(&versions(5)), (Some(4), false));
         assert_eq!(between(&versions(3)), (None, true), "which is a loss");

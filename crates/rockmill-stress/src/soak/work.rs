@@ -1,4 +1,4 @@
-//! What the child's threads do: random operations, each bracketed by the expected state.
+//! The child's threads: random operations, with updates of the expected state before and after each.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -12,19 +12,18 @@ use super::limits::Limit;
 use super::settings::{Act, Paths, Settings};
 use super::value::{self, Kind};
 
-/// Keys that one range deletion covers at most.
+/// Most keys that one range deletion covers.
 const RANGE_KEYS_MAX: u32 = 64;
-/// One of so many keys is only put where it is absent, and deleted singly: what a single deletion comes to where a key
-/// was overwritten, merged or deleted otherwise, as a filter may do it, is undefined in RocksDB. Range deletions may
-/// cover such keys.
+/// One in this many keys is only put while absent, and single-deleted: in RocksDB, a single deletion of a key that was
+/// overwritten, merged or otherwise deleted (also by a filter) is undefined. Range deletions may cover such keys.
 const SINGLES: u32 = 8;
 /// Updates in a batch at most.
 const BATCH_MAX: usize = 10;
 
-/// Why an operation did not come to its end.
+/// Why an operation did not complete.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The store refused it for a reason that the limit gives it.
+    /// The store refused it because of the limit.
     Refused,
     /// Something is wrong.
     Wrong(String),
@@ -62,7 +61,7 @@ pub struct Shared<'a> {
     pub db: &'a Db,
     /// Its column families by number; replaced when one is cleared.
     pub families: Vec<RwLock<ColumnFamily>>,
-    /// Options of the present configuration, for tables and copies made outside.
+    /// Options of the current configuration, for external tables and copies.
     pub options: &'a Options,
     /// Where files go.
     pub paths: &'a Paths,
@@ -86,7 +85,7 @@ impl<'a> Shared<'a> {
         self.families[family].read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What an error of the store means here.
+    /// Classifies an error of the store.
     pub fn trouble(&self, what: &str, e: &rockmill::Error) -> Trouble {
         if self.limit.is_some_and(|l| l.explains(e)) {
             return Trouble::Refused;
@@ -94,7 +93,7 @@ impl<'a> Shared<'a> {
         Trouble::Wrong(format!("{what}: {e}"))
     }
 
-    /// Some thread of a life: runs until told to stop, or something is wrong.
+    /// A thread of a life: runs until it is told to stop, or something is wrong.
     pub fn run(&self, life: u64, thread: usize) {
         let mut worker = Worker {
             shared: self,
@@ -123,7 +122,7 @@ impl<'a> Shared<'a> {
                 worker.leaked.push(vec![1; self.settings.leak]);
             }
         }
-        // A leak is to stay one until the process ends.
+        // The leak must last until the process ends.
         std::mem::forget(worker.leaked);
     }
 }
@@ -168,7 +167,7 @@ impl<'s, 'a> Worker<'s, 'a> {
         }
     }
 
-    /// A key: every other time one of few, so that some have many versions.
+    /// A key: every other time one of a few, so that some have many versions.
     pub fn any_key(&mut self) -> u32 {
         let keys = self.shared.settings.keys;
         if self.rng.bool() { self.rng.u32(..keys) } else { self.rng.u32(..keys.div_ceil(16)) }
@@ -213,7 +212,7 @@ impl<'s, 'a> Worker<'s, 'a> {
         options
     }
 
-    /// Marks what is touched, lets `run` do it with the new versions, and notes that it is done. The caller has the
+    /// Marks the affected keys, calls `run` with the new versions, and records the completion. The caller holds the
     /// locks.
     pub fn change(
         &self,
@@ -230,7 +229,7 @@ impl<'s, 'a> Worker<'s, 'a> {
             shared.expected.set(family, key, slot)?;
         }
         let done = run(&versions).and_then(|()| if shared.manual_wal { shared.db.flush_wal(false) } else { Ok(()) });
-        // A refused operation stays begun and not acknowledged.
+        // A refused operation stays begun and unacknowledged.
         done.map_err(|e| shared.trouble(what, &e))?;
         let next_op = shared.expected.next_op();
         for &(family, key, change) in touched {
@@ -261,7 +260,7 @@ impl<'s, 'a> Worker<'s, 'a> {
         })
     }
 
-    /// The caller has the lock and has seen that the key is there.
+    /// The caller holds the lock and has checked that the key exists.
     fn single_delete(&self, cf: &ColumnFamily, family: usize, key: u32, options: &WriteOptions) -> Done {
         self.change("single_delete", &[(family, key, Change::Delete)], |_| {
             let mut batch = WriteBatch::new();
@@ -346,7 +345,7 @@ impl<'s, 'a> Worker<'s, 'a> {
         })
     }
 
-    /// Errors of work on a column family that was dropped meanwhile are none.
+    /// Ignores errors on a column family that was dropped meanwhile.
     pub fn unless_dropped(&self, what: &str, done: rockmill::Result<()>) -> Done {
         match done {
             Err(e) if e.kind() == ErrorKind::ColumnFamilyDropped => Ok(()),

@@ -1,4 +1,4 @@
-//! Copying and reading files: by several threads, no faster than allowed, until told to stop.
+//! Copies and reads files, with several threads, a rate limit, and a way to stop.
 
 use std::io;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::statistics::{MaybeStatistics, Statistics, Ticker};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// A buffer is not smaller, however low the rate.
+/// The smallest buffer, even at a low rate.
 const BUFFER_BYTES_MIN: u64 = 4096;
 
-/// What all transfers of one operation share.
+/// The shared state of all transfers of one operation.
 pub(super) struct Transfer<'a> {
     stop: &'a AtomicBool,
     limiter: Option<Arc<RateLimiter>>,
@@ -27,11 +27,11 @@ pub(super) struct Transfer<'a> {
     interval: u64,
     done: AtomicU64,
     total: AtomicU64,
-    /// Where bytes are counted: those of the database that is backed up.
+    /// Counts bytes: the statistics of the backed-up database.
     pub statistics: Option<Arc<Statistics>>,
 }
 
-/// A file that was read to its end, or as far as asked.
+/// A file that was read to its end, or up to the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Contents {
     pub size: u64,
@@ -60,7 +60,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Adds to what there is to do.
+    /// Adds to the total bytes to transfer.
     pub fn expect(&self, bytes: u64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -82,14 +82,14 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Waits until the rate allows so many bytes, if it bounds this kind of I/O.
+    /// Waits until the rate limit allows this many bytes, if it applies to this kind of I/O.
     fn ask(&self, bytes: u64, limits: impl Fn(RateLimiterMode) -> bool) {
         if let Some(limiter) = self.limiter.as_ref().filter(|l| limits(l.mode())) {
             limiter.request_until(bytes, IoPriority::Low, &|| self.stop.load(Ordering::Acquire));
         }
     }
 
-    /// Reads the first `limit` bytes (all, without one) and hands them on.
+    /// Reads the first `limit` bytes (without a limit, all) and passes them on.
     fn read(
         &self,
         fs: &dyn FileSystem,
@@ -134,7 +134,7 @@ impl<'a> Transfer<'a> {
         self.read(fs, path, None, |_| Ok(()))
     }
 
-    /// Copies the first `limit` bytes of a file (all, without a limit); with `sync` the contents are durable.
+    /// Copies the first `limit` bytes of a file (all, without a limit); with `sync`, makes the contents durable.
     pub fn copy(
         &self,
         from: (&dyn FileSystem, &Path),
@@ -177,7 +177,8 @@ fn stopped() -> Error {
     Error::new(ErrorKind::Incomplete, "the backup engine was told to stop (stop_backup)")
 }
 
-/// Does every job, on so many threads; the results in the jobs' order, or the first error, after which no job is begun.
+/// Does every job, on this many threads. Returns the results in the jobs' order, or the first error, after which no
+/// further job is begun.
 pub(super) fn in_parallel<T: Sync, R: Send>(
     threads: usize,
     jobs: &[T],
@@ -201,7 +202,7 @@ pub(super) fn in_parallel<T: Sync, R: Send>(
     };
     crate::sync::thread::scope(|scope| {
         for i in 1..threads.min(jobs.len()) {
-            // Without another thread this one does it all.
+            // If no thread can be started, this thread does all of it.
             let _ = crate::sync::thread::Builder::new().name(format!("rockmill:backup{i}")).spawn_scoped(scope, work);
         }
         work();

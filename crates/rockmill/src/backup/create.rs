@@ -1,10 +1,10 @@
-//! Making a backup.
+//! Makes backups.
 //!
-//! 1. Flush if asked for; deletions of files are held off; between two write groups, versions, counters and the lengths
-//!    of WALs are noted, as for a checkpoint.
-//! 2. Tables that no backup has are copied under a temporary name and renamed; WALs are copied as far as noted. All by
-//!    several threads. The MANIFEST is a new one that says what was noted.
-//! 3. Directories are synced, then the meta file is written under a temporary name, synced and renamed.
+//! 1. Flush if requested. Disable the deletion of files. Between two write groups, record versions, counters and the
+//!    lengths of WALs, as for a checkpoint.
+//! 2. With several threads, copy tables that no backup has under a temporary name and rename them, and copy WALs up to
+//!    the recorded length. Write a new MANIFEST of the recorded state.
+//! 3. Sync directories. Then write the meta file under a temporary name, sync it and rename it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -28,11 +28,11 @@ use crate::version::each_file_in;
 
 /// Bytes that a caller may store with a backup (RocksDB's limit).
 const APP_METADATA_BYTES_MAX: usize = 1 << 20;
-/// What RocksDB calls the whole-file checksum that a MANIFEST may hold.
+/// RocksDB's name of the whole-file checksum that a MANIFEST may contain.
 const FILE_CHECKSUM_CRC32C: &str = "FileChecksumCrc32c";
 
-/// A file to put into a backup; one of a table with the checksum that the MANIFEST states of it, if it does, and
-/// whether it is only a piece of other tables.
+/// A file to put into a backup. For a table's file: the checksum in the MANIFEST, if there is one, and whether the file
+/// is only a piece of other tables.
 enum Item {
     Table { path: PathBuf, size: u64, crc: Option<u32>, is_piece: bool },
     File { path: PathBuf, size: u64 },
@@ -42,7 +42,7 @@ enum Item {
 /// One backup being made.
 struct Making<'a> {
     engine: &'a BackupEngine,
-    /// What is made through it is as private as the database.
+    /// Creates files that are as private as the database.
     fs: Arc<dyn FileSystem>,
     state: &'a State,
     db: &'a DbInner,
@@ -87,7 +87,7 @@ impl BackupEngine {
                 Ok(id)
             }
             Err(e) => {
-                // If even this fails, the next deletion or backup does it.
+                // If even this fails, the next deletion or backup removes it.
                 state.may_have_garbage = true;
                 let _ = self.fs().remove(&self.meta_path(id)).and_then(|()| self.fs().sync_dir(&self.path(META)));
                 let _ = self.collect(&mut state);
@@ -116,7 +116,7 @@ impl Making<'_> {
             .map_err(|e| Error::io(format_args!("cannot create {}", private.display()), &e))?;
 
         let deletions_off = DeletionsOff::new(self.db);
-        // Before the moment, so that it is below the next file number that the backup records.
+        // Taken before the state is recorded, so that it is below the next file number in the backup.
         let manifest = self.db.new_file_number();
         let now = moment(self.db)?;
         let sequence = now.edits.iter().filter_map(|e| e.last_sequence).max().unwrap_or(0);
@@ -160,13 +160,13 @@ impl Making<'_> {
         let db = self.db;
         let mut items = Vec::new();
         let tables: Vec<_> = now.versions.iter().flat_map(|v| v.files()).collect();
-        // An entry speaks of its table's own file.
+        // An entry's checksum is that of its table's own file.
         let crcs: HashMap<u64, Option<u32>> = tables.iter().map(|t| (t.number(), stated_crc(&t.entry))).collect();
         for (dirs, file) in each_file_in(tables) {
             let (path, crc) = (db.table_path(dirs, file), crcs.get(&file.number));
             items.push(Item::Table { path, size: file.size, crc: crc.copied().flatten(), is_piece: crc.is_none() });
         }
-        // The largest first, so that no thread is left alone with it at the end.
+        // The largest first, so that it is not the last file of a single thread.
         items.sort_by_key(|i| match i {
             Item::Table { size, .. } => std::cmp::Reverse(*size),
             _ => std::cmp::Reverse(0),
@@ -188,7 +188,7 @@ impl Making<'_> {
         Ok(items)
     }
 
-    /// Puts a file into the backup, unless an earlier backup has it; gives its path there.
+    /// Puts a file into the backup, unless an earlier backup has it; returns its path there.
     fn put(&self, item: &Item) -> Result<(String, Contents)> {
         let (engine, fs, sync) = (self.engine, &*self.fs, self.engine.options.sync);
         let private = |name: &str| format!("{PRIVATE}/{}/{name}", self.id);
@@ -231,7 +231,7 @@ impl Making<'_> {
         if let Some(info) = self.state.files.get(&path) {
             let there = engine.size_of(&target)?;
             if there == size && info.size == size {
-                // With the session in its name it is this table. By number alone it may be another one of that number.
+                // If its name has the session, it is this table. By number alone, it may be another table.
                 let crc = match (with_session, info.crc) {
                     (true, Some(crc)) => crc,
                     (_, expected) => {
@@ -247,7 +247,7 @@ impl Making<'_> {
             }
             return Err(another(&target, from));
         }
-        // A file of that name that no backup has is what a crash left: it is replaced.
+        // A file with that name that belongs to no backup is left from a crash: it is replaced.
         self.transfer.expect(size);
         let temp = engine.path(shared).join(format!(".{name}.tmp"));
         let contents = self.copy(from, &temp, size)?;
@@ -260,7 +260,8 @@ impl Making<'_> {
         Ok((path, contents))
     }
 
-    /// The name that tells this table from all others of its number, and its contents if they had to be read for it.
+    /// The name that distinguishes this table from others with its number, and its contents if they had to be read for
+    /// that.
     fn unique_name(&self, from: &Path, name: &str, size: u64, is_piece: bool) -> Result<(String, Option<Contents>)> {
         let source = &*self.db.opts.fs;
         let (stem, extension) = name.rsplit_once('.').unwrap_or((name, "sst"));
@@ -287,13 +288,13 @@ impl Making<'_> {
     }
 }
 
-/// The checksum of a table's own file that the MANIFEST states, if it states one of this kind.
+/// The MANIFEST's checksum of a table's own file, if there is one of this kind.
 fn stated_crc(entry: &FileEntry) -> Option<u32> {
     let stated: [u8; 4] = entry.file_checksum.as_slice().try_into().ok()?;
     (entry.file_checksum_func_name == FILE_CHECKSUM_CRC32C).then(|| u32::from_be_bytes(stated))
 }
 
-/// The copy must have the checksum that the MANIFEST states.
+/// Checks that the copy has the MANIFEST's checksum.
 fn check_crc(path: &Path, stated: Option<u32>, contents: Contents) -> Result<()> {
     if let Some(stated) = stated
         && stated != contents.crc

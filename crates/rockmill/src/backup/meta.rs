@@ -1,4 +1,4 @@
-//! The text file `meta/<id>` that makes a backup (RocksDB's schema 1; 2.x is read).
+//! The text file `meta/<id>` that describes a backup (RocksDB's schema 1; 2.x can be read).
 //!
 //! ```text
 //! [schema_version 2.1]                      absent in schema 1
@@ -23,7 +23,7 @@ pub(super) const SHARED: &str = "shared";
 /// Directory of tables shared by number and session or checksum.
 pub(super) const SHARED_CHECKSUM: &str = "shared_checksum";
 
-/// Fields whose name begins so must be understood.
+/// Readers must not ignore fields whose names begin with this.
 const NOT_IGNORABLE: &str = "ni::";
 const FOOTER: &str = "// FOOTER";
 
@@ -34,7 +34,7 @@ pub(super) struct BackupMeta {
     pub sequence: u64,
     pub app_metadata: Vec<u8>,
     pub files: Vec<MetaFile>,
-    /// Files that were left out, by RocksDB's `exclude_files_callback`.
+    /// Files that RocksDB's `exclude_files_callback` excluded.
     pub excluded: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct MetaFile {
 }
 
 impl BackupMeta {
-    /// The file's text, in schema 1, which every RocksDB reads.
+    /// The file's text, in schema 1, which every version of RocksDB reads.
     pub fn encode(&self) -> String {
         let mut out = format!("{}\n{}\n", self.timestamp, self.sequence);
         if !self.app_metadata.is_empty() {
@@ -64,7 +64,7 @@ impl BackupMeta {
         out
     }
 
-    /// Reads the text of backup `id`. Errors have no path; the caller adds it.
+    /// Parses the text of backup `id`. Errors do not include a path; the caller adds it.
     pub fn decode(id: u32, text: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(text).map_err(|_| bad(0, "is not text"))?;
         if !text.is_empty() && !text.ends_with('\n') {
@@ -148,7 +148,7 @@ impl BackupMeta {
     }
 }
 
-/// The shared files that a meta file may mean, though it is damaged: what must not be deleted as garbage.
+/// The shared files that a damaged meta file may refer to: they must not be deleted as garbage.
 pub(super) fn mentioned(text: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(text);
     let paths = text.lines().filter_map(|l| l.split(' ').next());
@@ -174,7 +174,7 @@ fn ignorable(at: usize, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Only files of this backup, two or three names deep: a damaged file must not lead anywhere else.
+/// Accepts only paths of this backup, two or three names deep: a damaged file must not lead elsewhere.
 fn check_path(id: u32, path: &str) -> std::result::Result<(), &'static str> {
     let (dir, name) = path.rsplit_once('/').ok_or("has a path outside of the backup's directories")?;
     let known = dir == SHARED || dir == SHARED_CHECKSUM || dir == format!("{PRIVATE}/{id}");
@@ -195,7 +195,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// The name that a file of a backup has in a database: without what was put in to tell shared tables apart.
+/// The name of a backup's file in a database, without the parts that distinguish shared tables.
 pub(super) fn database_name(path: &str) -> String {
     let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
     if dir == SHARED_CHECKSUM
@@ -207,12 +207,12 @@ pub(super) fn database_name(path: &str) -> String {
     name.to_owned()
 }
 
-/// Whether a table's session id can be part of a name: not empty, and nothing that would lead elsewhere.
+/// Whether a table's session id can be part of a name: it is not empty, and cannot lead to another directory.
 pub(super) fn is_session_id(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric())
 }
 
-/// The size that a shared table's name states, if it states one.
+/// The size in a shared table's name, if there is one.
 pub(super) fn size_in_name(path: &str) -> Option<u64> {
     let (dir, name) = path.rsplit_once('/')?;
     let (stem, _) = name.rsplit_once('.')?;

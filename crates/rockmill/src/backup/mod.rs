@@ -1,4 +1,5 @@
-//! Backups in RocksDB's layout: `BackupEngine` of either side continues, verifies and restores the other's.
+//! Backups in RocksDB's layout: Rockmill's and RocksDB's `BackupEngine` can continue, verify and restore each other's
+//! backups.
 //!
 //! ```text
 //! <backup_dir>/meta/<id>                       what backup <id> consists of, with checksums: it exists if this does
@@ -10,15 +11,15 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `options.rs` | options, and what callers are told |
+//! | `options.rs` | options, and the information that callers get |
 //! | `meta.rs` | meta files and names |
 //! | `create.rs` | making a backup |
 //! | `restore.rs` | verifying and restoring |
 //! | `copy.rs` | moving bytes: threads, rate, stop, checksums |
 //!
-//! Order makes it safe: shared and private files are durable before the meta file gets its name, and the meta file is
-//! durably gone before what only it needs is deleted. A crash in between leaves files that no meta file names; the
-//! next deletion, or [`BackupEngine::garbage_collect`], removes them.
+//! Two rules of order make it crash-safe. Shared and private files are durable before the meta file gets its name. The
+//! meta file is durably deleted before the files that only it needs. A crash in between leaves files that no meta file
+//! names; the next deletion, or [`BackupEngine::garbage_collect`], removes them.
 
 mod copy;
 mod create;
@@ -50,9 +51,8 @@ pub use options::{
 
 const LOCK: &str = "LOCK";
 
-/// Makes, checks, restores and deletes backups (`rocksdb::backup::BackupEngine`). Calls may come from any thread; they
-/// wait for each other, and the changing ones also for other engines on the same directory (these fail instead of
-/// waiting).
+/// Makes, checks, restores and deletes backups (`rocksdb::backup::BackupEngine`). Calls from several threads wait for
+/// each other. If another engine is changing the same directory, calls that change it fail.
 ///
 /// ```
 /// # fn main() -> rockmill::Result<()> {
@@ -96,8 +96,9 @@ struct FileInfo {
     refs: usize,
 }
 
-/// Tells a backup from another of the same number: length and hash of its meta file, which has its time, its sequence
-/// number, and names and checksums of its files. A number is used again once the newest backup is deleted.
+/// Distinguishes backups with the same number, since the number of a deleted newest backup is used again. It is the
+/// length and the hash of the meta file, which contains the backup's time, its sequence number, and the names and
+/// checksums of its files.
 type Identity = (usize, u64);
 
 fn identity(meta: &[u8]) -> Identity {
@@ -110,11 +111,11 @@ struct State {
     /// By path below the directory.
     files: BTreeMap<String, FileInfo>,
     backups: BTreeMap<u32, BackupMeta>,
-    /// What the meta files were when this was read.
+    /// The meta files as they were when this state was read.
     seen: BTreeMap<u32, Identity>,
-    /// Backups that cannot be used, why, and the shared files they may mean.
+    /// Unusable backups, with the reason and the shared files that they may refer to.
     corrupt: BTreeMap<u32, (Error, Vec<String>)>,
-    /// Nothing was collected by this engine yet, or something could not be deleted.
+    /// This engine has not collected garbage yet, or could not delete something.
     may_have_garbage: bool,
 }
 
@@ -128,7 +129,7 @@ impl State {
         self.backups.keys().chain(self.corrupt.keys()).copied().collect()
     }
 
-    /// Counts a backup's files, whose sizes the caller knows.
+    /// Adds a backup's files to the counts; the caller knows their sizes.
     fn add(&mut self, id: u32, meta: BackupMeta, identity: Identity, sizes: &BTreeMap<String, u64>) {
         self.seen.insert(id, identity);
         for f in &meta.files {
@@ -140,7 +141,7 @@ impl State {
         self.backups.insert(id, meta);
     }
 
-    /// Uncounts a backup's files; gives those that no other backup has.
+    /// Removes a backup's files from the counts; returns those that no other backup has.
     fn remove(&mut self, id: u32) -> Vec<String> {
         self.seen.remove(&id);
         let mut gone = Vec::new();
@@ -165,7 +166,7 @@ impl State {
         }
     }
 
-    /// The backup, or why it cannot be used.
+    /// The backup, or the reason why it cannot be used.
     fn backup(&self, id: u32) -> Result<&BackupMeta> {
         if let Some((e, _)) = self.corrupt.get(&id) {
             return Err(e.clone().context(format_args!("backup {id} cannot be used")));
@@ -175,8 +176,8 @@ impl State {
 }
 
 impl BackupEngine {
-    /// Opens the backup directory, creating it if it is not there. `env` says where databases are that are restored;
-    /// backups are there too, unless the options name another place.
+    /// Opens the backup directory, and creates it if it is missing. `env` is where restored databases are; backups are
+    /// there, too, unless the options name another place.
     pub fn open(options: &BackupEngineOptions, env: &Env) -> Result<Self> {
         let mut engine = Self::new(options, env, false)?;
         engine.create_top()?;
@@ -193,8 +194,8 @@ impl BackupEngine {
         Ok(engine)
     }
 
-    /// Opens a backup directory that is there, without writing to it (RocksDB `BackupEngineReadOnly`): to list, verify
-    /// and restore.
+    /// Opens an existing backup directory without writing to it (RocksDB `BackupEngineReadOnly`): to list, verify and
+    /// restore.
     pub fn open_read_only(options: &BackupEngineOptions, env: &Env) -> Result<Self> {
         if options.destroy_old_data {
             return Err(Error::invalid_argument("destroy_old_data with a backup engine that is opened read-only"));
@@ -214,7 +215,7 @@ impl BackupEngine {
 
     fn new(options: &BackupEngineOptions, env: &Env, read_only: bool) -> Result<Self> {
         if !options.share_table_files && options.share_files_with_checksum {
-            // As RocksDB's assertion; here the second is the default, so that turning off the first is enough.
+            // RocksDB asserts this. Here the second option is on by default, so turning off the first must be enough.
             let mut options = options.clone();
             options.share_files_with_checksum = false;
             return Self::new(&options, env, read_only);
@@ -229,8 +230,8 @@ impl BackupEngine {
         })
     }
 
-    /// Makes a backup of the database as it is now; writers go on meanwhile. Data that was written without a WAL and
-    /// is in no table is not in it.
+    /// Makes a backup of the database's current state; writers continue meanwhile. Data written without a WAL that is
+    /// in no table yet is not included.
     pub fn create_new_backup(&self, db: &Db) -> Result<()> {
         self.create_new_backup_flush(db, false)
     }
@@ -242,7 +243,7 @@ impl BackupEngine {
         self.create_new_backup_with_metadata(db, &options, b"").map(|_| ())
     }
 
-    /// Makes a backup and stores up to 1 MiB of the caller's bytes with it; gives its number.
+    /// Makes a backup and stores up to 1 MiB of the caller's bytes with it; returns its number.
     pub fn create_new_backup_with_metadata(
         &self,
         db: &Db,
@@ -275,13 +276,13 @@ impl BackupEngine {
         })
     }
 
-    /// The backups that cannot be used, with the reason, as seen when the engine was opened (RocksDB
-    /// `GetCorruptedBackups`). They can be deleted.
+    /// The unusable backups, with the reason, as found when the engine was opened (RocksDB `GetCorruptedBackups`). They
+    /// can be deleted.
     pub fn get_corrupted_backups(&self) -> Vec<(u32, Error)> {
         self.state.lock().corrupt.iter().map(|(&id, (e, _))| (id, e.clone())).collect()
     }
 
-    /// Deletes the oldest backups until so many are left.
+    /// Deletes the oldest backups, except for the newest `num_backups_to_keep`.
     pub fn purge_old_backups(&self, num_backups_to_keep: usize) -> Result<()> {
         let (_lock, mut state) = self.begin_change()?;
         let extra = state.backups.len().saturating_sub(num_backups_to_keep);
@@ -293,8 +294,8 @@ impl BackupEngine {
         first.and(self.collect_if_needed(&mut state))
     }
 
-    /// Deletes a backup, also one that cannot be used. Where another engine has made a backup of this number since this
-    /// one looked, the call fails with `NotFound` and deletes nothing; this engine then knows the new one.
+    /// Deletes a backup, also an unusable one. If another engine has since made a new backup with this number, the call
+    /// fails with `NotFound` and deletes nothing; this engine then knows the new backup.
     pub fn delete_backup(&self, backup_id: u32) -> Result<()> {
         let (_lock, mut state) = self.begin_change_of(Some(backup_id))?;
         if !state.ids().contains(&backup_id) {
@@ -304,15 +305,15 @@ impl BackupEngine {
         deleted.and(self.collect_if_needed(&mut state))
     }
 
-    /// Removes what crashes and failures left in the directory: files that no backup names. Files that a damaged backup
-    /// may mean stay until it is deleted.
+    /// Removes what crashes and failures have left in the directory: files that no backup names. Files that a damaged
+    /// backup may refer to stay until it is deleted.
     pub fn garbage_collect(&self) -> Result<()> {
         let (_lock, mut state) = self.begin_change()?;
         self.collect(&mut state)
     }
 
-    /// Makes the backup, restore or verification that runs end as soon as it can, with `Incomplete`; from any thread.
-    /// As in RocksDB, this engine does no more of them: open another.
+    /// Stops the running backup, restore or verification as soon as possible, with `Incomplete`. Can be called from any
+    /// thread. As in RocksDB, this engine then refuses further ones: open another engine.
     pub fn stop_backup(&self) {
         self.stop.store(true, Ordering::Release);
     }
@@ -352,8 +353,8 @@ impl BackupEngine {
         }
     }
 
-    /// From here on follows no links below the directory: another may have put them there, and what the engine deletes
-    /// and copies would be elsewhere.
+    /// From here on follows no links below the directory: someone else may have put them there, and the engine would
+    /// delete and copy files elsewhere.
     fn look_beneath(&mut self) -> Result<()> {
         let top = &self.options.dir;
         let failed = |e: io::Error| Error::io(top.display(), &e);
@@ -391,7 +392,7 @@ impl BackupEngine {
         })
     }
 
-    /// Locks the directory and looks whether another engine changed it.
+    /// Locks the directory, and checks whether another engine has changed it.
     fn begin_change(&self) -> Result<(Box<dyn FileLock>, MutexGuard<'_, State>)> {
         self.begin_change_of(None)
     }
@@ -410,8 +411,8 @@ impl BackupEngine {
         Ok((lock, state))
     }
 
-    /// Reads the directory again where another engine changed it. Fails, after that, if backup `id` is no longer the
-    /// one that `state` knew: what the caller was told of it holds no more.
+    /// Reads the directory again if another engine has changed it. Then fails if backup `id` is no longer the one that
+    /// `state` knew: the caller's information about it is no longer valid.
     fn refresh(&self, state: &mut State, id: Option<u32>) -> Result<()> {
         let mut now = BTreeMap::new();
         for n in self.list_ids()? {
@@ -437,7 +438,7 @@ impl BackupEngine {
         }
     }
 
-    /// The text of a backup's meta file; `None` where there is none.
+    /// The text of a backup's meta file; `None` if there is none.
     fn read_meta(&self, id: u32) -> Result<Option<Vec<u8>>> {
         let path = self.meta_path(id);
         match self.fs().read_to_vec(&path) {
@@ -452,12 +453,12 @@ impl BackupEngine {
         let path = self.path(META);
         let names =
             self.fs().list_dir(&path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
-        // Other names, `.7.tmp` of an unfinished backup among them, are none.
+        // Other names are not meta files, for example `.7.tmp` of an unfinished backup.
         let id = |n: &String| n.parse::<u32>().ok().filter(|id| *id > 0 && id.to_string() == *n);
         Ok(names.iter().filter_map(id).collect())
     }
 
-    /// Reads all meta files. A damaged backup is remembered as such; only I/O errors are errors here.
+    /// Reads all meta files. A damaged backup is recorded as such; only I/O errors make this call fail.
     fn load(&self) -> Result<State> {
         let mut state = State { may_have_garbage: true, ..State::default() };
         let mut sizes = BTreeMap::new();
@@ -476,7 +477,7 @@ impl BackupEngine {
         Ok(state)
     }
 
-    /// Every file must be there, with the size that its name or the meta file states; notes the sizes.
+    /// Checks that every file exists and has the size that its name or the meta file states; records the sizes.
     fn check_presence(&self, meta: &BackupMeta, sizes: &mut BTreeMap<String, u64>) -> Result<()> {
         for f in &meta.files {
             let path = self.path(&f.path);
@@ -497,13 +498,13 @@ impl BackupEngine {
     fn size_of(&self, path: &Path) -> Result<u64> {
         self.fs().file_size(path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => Error::corruption(format!("{}: the file is missing", path.display())),
-            // The backup cannot be used, and can still be deleted: the link goes then.
+            // The backup is unusable, but can be deleted, which removes the link.
             _ if is_not_plain(&e) => Error::corruption(e.to_string()),
             _ => Error::io(path.display(), &e),
         })
     }
 
-    /// Deletes a backup's meta file, durably, and forgets it; gives the files that nobody needs any more.
+    /// Deletes a backup's meta file durably, and forgets the backup; returns the files that are no longer needed.
     fn delete_meta(&self, state: &mut State, id: u32) -> Result<Vec<String>> {
         let path = self.meta_path(id);
         match self.fs().remove(&path) {
@@ -521,7 +522,7 @@ impl BackupEngine {
         Ok(state.remove(id))
     }
 
-    /// Deletes a backup. What cannot be deleted besides the meta file is garbage for later.
+    /// Deletes a backup. Files other than the meta file that cannot be deleted are left as garbage.
     fn delete_one(&self, state: &mut State, id: u32) -> Result<()> {
         let gone = self.delete_meta(state, id)?;
         let protected: BTreeSet<String> = state.corrupt.values().flat_map(|(_, p)| p).cloned().collect();
@@ -540,7 +541,7 @@ impl BackupEngine {
         if state.may_have_garbage { self.collect(state) } else { Ok(()) }
     }
 
-    /// See [`Self::garbage_collect`]. Goes on after a failure; gives the first.
+    /// See [`Self::garbage_collect`]. Continues after a failure, and returns the first one.
     fn collect(&self, state: &mut State) -> Result<()> {
         let fs = self.fs();
         let mut first: Result<()> = Ok(());
@@ -572,7 +573,7 @@ impl BackupEngine {
         }
         let ids = state.ids();
         for name in list(PRIVATE)? {
-            // A directory with another name is not ours, but for RocksDB's older `7.tmp`.
+            // Directories with other names are not ours, except for RocksDB's older `7.tmp`.
             let id = name.strip_suffix(".tmp").unwrap_or(&name).parse::<u32>();
             let Ok(id) = id else { continue };
             if ids.contains(&id) && !name.ends_with(".tmp") {
@@ -582,7 +583,7 @@ impl BackupEngine {
             let path = self.path(&dir);
             let entry = fs.entry(&path).map_err(|e| Error::io(path.display(), &e))?;
             if entry.is_some_and(|e| e.kind != EntryKind::Directory) {
-                // A link, which no backup of ours is: the name goes, and what it leads to stays.
+                // A link is never part of a backup: remove it, and keep what it points to.
                 note(&path, fs.remove(&path));
                 continue;
             }

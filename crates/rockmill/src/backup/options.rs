@@ -1,4 +1,4 @@
-//! Options of the backup engine, and what it tells.
+//! Options of the backup engine, and the information that it returns.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,14 @@ use crate::rate_limiter::{RateLimiter, RateLimiterMode};
 const IO_BUFFER_BYTES: u64 = 5 << 20;
 /// Bytes between two calls of a progress callback (RocksDB's default).
 const CALLBACK_BYTES: u64 = 4 << 20;
-/// How often a rate of our own hands bytes out.
+/// Refill period of a private rate limiter.
 const REFILL_MICROS: i64 = 100_000;
 
 /// How shared tables are named in a backup (RocksDB `ShareFilesNaming`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum ShareFilesNaming {
-    /// `000012_3735928559_4096.sst`: the file's CRC-32C and size. Every backup reads every table to name it.
+    /// `000012_3735928559_4096.sst`: the file's CRC-32C and size. Every backup has to read every table to name it.
     LegacyCrc32cAndFileSize,
     /// `000012_sPZ1MIGNKN18W4BBZIXHU.sst`: the session that wrote the table.
     UseDbSessionId,
@@ -78,7 +78,8 @@ pub struct BackupEngineOptions {
 }
 
 impl BackupEngineOptions {
-    /// Backups in this directory; it is created when the engine is opened. Must not be the database's.
+    /// Options for backups in this directory, which is created when the engine is opened. It must not be the
+    /// database's.
     pub fn new(backup_dir: impl AsRef<Path>) -> Result<Self> {
         let dir = backup_dir.as_ref();
         if dir.as_os_str().is_empty() {
@@ -105,28 +106,28 @@ impl BackupEngineOptions {
 setters! {
     impl BackupEngineOptions;
 
-    /// The file system where backups are, if it is not the database's (`backup_env`).
+    /// The file system of the backups, if it is not the database's (`backup_env`).
     set_backup_env(env: &Env) env = Some(env.clone());
     /// Whether backups share tables, so that each is copied once. Without it every backup is a whole copy. Default:
     /// true.
     set_share_table_files(share: bool) share_table_files;
-    /// Whether shared tables carry in their names which table they are, so that tables of several databases, or of a
-    /// database that was restored and went another way, can stand side by side. Without it tables are shared by number,
-    /// and each backup reads every table to see that it is the one that is there. Default: true.
+    /// Whether the names of shared tables identify the table. If so, one directory can hold tables of several
+    /// databases, or of a database that was restored and then diverged. Otherwise tables are shared by number, and each
+    /// backup reads every table to check that it is the one in the directory. Default: true.
     set_share_files_with_checksum(with_checksum: bool) share_files_with_checksum;
     /// How shared tables are named. Default: session and size.
     set_share_files_with_checksum_naming(naming: ShareFilesNaming) naming;
-    /// Whether a backup that returned survives a power cut. Default: true.
+    /// Whether a completed backup survives a power cut. Default: true.
     set_sync(sync: bool) sync;
     /// Deletes all backups when the engine is opened. Default: false.
     set_destroy_old_data(destroy: bool) destroy_old_data;
-    /// Whether WALs are part of a backup. Without them only what is in tables is: flush before the backup. Default:
-    /// true.
+    /// Whether WALs are part of a backup. Without them, a backup has only the data in tables: flush before the backup.
+    /// Default: true.
     set_backup_log_files(backup: bool) backup_log_files;
     /// Bytes per second that backups and verifications may read; 0 is no limit. Default: 0.
     set_backup_rate_limit(bytes_per_second: u64) backup_rate = Rate::of(bytes_per_second);
-    /// Bounds backups and verifications by a limiter that others may share, at its lowest priority; its mode says
-    /// whether what is read or what is written counts.
+    /// Limits backups and verifications with a limiter that may be shared, at its lowest priority. Its mode decides
+    /// whether reads or writes count.
     set_backup_rate_limiter(limiter: &Arc<RateLimiter>) backup_rate = Rate::shared(limiter);
     /// Bytes per second that restores may read; 0 is no limit. Default: 0.
     set_restore_rate_limit(bytes_per_second: u64) restore_rate = Rate::of(bytes_per_second);
@@ -140,13 +141,13 @@ setters! {
     set_callback_trigger_interval_size(bytes: u64) callback_interval = bytes.max(1);
 }
 
-/// How far a backup, a restore or a verification is.
+/// Progress of a backup, a restore or a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct BackupProgress {
     /// Bytes copied or read.
     pub bytes_done: u64,
-    /// Bytes that there are to copy or read, as far as known; what earlier backups hold already is not among them.
+    /// Total bytes to copy or read, as far as known, without files that earlier backups already have.
     pub bytes_total: u64,
 }
 
@@ -161,14 +162,14 @@ pub struct CreateBackupOptions {
 }
 
 impl CreateBackupOptions {
-    /// Flushes the memtables first, so that data written without a WAL is in the backup and WALs are short. Default:
-    /// false.
+    /// Flushes the memtables first, so that the backup includes data written without a WAL, and WALs are short.
+    /// Default: false.
     pub fn set_flush_before_backup(&mut self, flush: bool) {
         self.flush_before_backup = flush;
     }
 
-    /// Called each time so many bytes were copied (`callback_trigger_interval_size`). It must be quick; a panic in it
-    /// fails the backup.
+    /// Sets a callback that is called after every `callback_trigger_interval_size` bytes copied. It must be quick; if
+    /// it panics, the backup fails.
     pub fn set_progress_callback(&mut self, callback: impl Fn(BackupProgress) + Send + Sync + 'static) {
         self.callback = Some(Arc::new(callback));
     }
@@ -182,16 +183,16 @@ impl fmt::Debug for CreateBackupOptions {
     }
 }
 
-/// What a restore leaves of the files that are in the database's directory (RocksDB `RestoreOptions::Mode`).
+/// Which files in the database's directory a restore keeps (RocksDB `RestoreOptions::Mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum RestoreMode {
     /// Nothing: everything comes from the backup.
     #[default]
     PurgeAllFiles,
-    /// Tables whose number, session and size are those in the backup; their contents are not read.
+    /// Keep tables whose number, session and size match the backup; their contents are not read.
     KeepLatestDbSessionIdFiles,
-    /// Tables whose checksum is that in the backup.
+    /// Keep tables whose checksum matches the backup.
     VerifyChecksum,
 }
 
@@ -214,15 +215,15 @@ impl RestoreOptions {
 setters! {
     impl RestoreOptions;
 
-    /// Refuses to replace a database that is not the one of the backup, by the ids in their MANIFESTs (or in the file
-    /// IDENTITY), with `InvalidArgument`. A database whose id is not known counts as another. Default: false, as in
-    /// RocksDB.
+    /// Refuses to replace a database other than the one in the backup, with `InvalidArgument`. Databases are compared
+    /// by the ids in their MANIFESTs (or in the file IDENTITY); a database with an unknown id counts as another one.
+    /// Default: false, as in RocksDB.
     set_same_database_only(only: bool) same_database_only;
-    /// Leaves the WALs in the directory, so that they are replayed over the backup, and moves those in `archive` back
-    /// to them. Of a WAL that is in both places the one in the directory stays. For backups made without WALs
+    /// Keeps the WALs in the directory, so that they are replayed over the backup, and moves archived WALs (`archive`)
+    /// back to the directory. If a WAL is in both places, the one in the directory stays. For backups made without WALs
     /// (`backup_log_files`). Default: false.
     set_keep_log_files(keep: bool) keep_log_files;
-    /// What is left of the files in the directory. Default: nothing.
+    /// Which of the directory's files are kept. Default: none.
     set_mode(mode: RestoreMode) mode;
 }
 

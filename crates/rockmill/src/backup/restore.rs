@@ -1,8 +1,9 @@
-//! Verifying backups, and making a database of one.
+//! Verifies and restores backups.
 //!
-//! A restore never begins by destroying: the backup's files are looked at first, and read whole with their checksums
-//! where a database stands in the way. Then CURRENT goes, so that a directory that is half restored is no database;
-//! then the rest; then the backup's files come, each compared with its checksum on the way; CURRENT last.
+//! A restore never begins by destroying. It first checks the backup's files; if it will replace a database, it reads
+//! them completely and compares checksums. Then it deletes CURRENT, so that a half-restored directory is not a
+//! database, and then the other files. Finally it copies the backup's files, compares the checksum of each, and writes
+//! CURRENT last.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,18 +34,18 @@ struct Piece<'a> {
 }
 
 impl BackupEngine {
-    /// Checks that every file of a backup is there and has its size.
+    /// Checks that every file of a backup exists and has its size.
     pub fn verify_backup(&self, backup_id: u32) -> Result<()> {
         let state = self.look_at(backup_id)?;
         self.verify_sizes(&state, backup_id).map(|_| ())
     }
 
-    /// Reads every file of a backup and compares it with its checksum, too.
+    /// Also reads every file of a backup and compares its checksum.
     pub fn verify_backup_with_checksum(&self, backup_id: u32) -> Result<()> {
         self.verify_backup_with_progress(backup_id, &RestoreOptions::default())
     }
 
-    /// The same; `options` gives the progress callback.
+    /// The same, with the progress callback of `options`.
     pub fn verify_backup_with_progress(&self, backup_id: u32, options: &RestoreOptions) -> Result<()> {
         let state = self.look_at(backup_id)?;
         let meta = self.verify_sizes(&state, backup_id)?;
@@ -53,7 +54,7 @@ impl BackupEngine {
         self.verify_checksums(&state, &pieces, &transfer)
     }
 
-    /// Makes the newest usable backup the database in `db_dir`, with its WALs in `wal_dir` (usually the same). See
+    /// Restores the newest usable backup to `db_dir`, with its WALs in `wal_dir` (usually the same). See
     /// [`Self::restore_from_backup`].
     pub fn restore_from_latest_backup(
         &self,
@@ -75,15 +76,15 @@ impl BackupEngine {
         self.restore_from_backup(db_dir, wal_dir, options, id)
     }
 
-    /// Makes a backup the database in `db_dir`, with its WALs in `wal_dir` (usually the same directory).
+    /// Restores a backup to `db_dir`, with its WALs in `wal_dir` (usually the same directory).
     ///
-    /// What is there of a database is deleted, once it is sure that the backup is whole; other files stay. Fails with
-    /// `Busy` while the database is open. The OPTIONS file names `wal_dir` afterwards if that is another directory, and
-    /// none otherwise, whatever the database had when the backup was made. A `wal_dir` that belongs to another database
-    /// is refused.
+    /// An existing database there is deleted, but only after the backup was found to be complete; other files stay.
+    /// Fails with `Busy` while that database is open. Afterwards the OPTIONS file names `wal_dir` if that is another
+    /// directory, and no WAL directory otherwise, regardless of the backed-up database's setting. A `wal_dir` that
+    /// belongs to another database is refused.
     ///
-    /// A restore that fails half-way leaves a directory without CURRENT, which does not open; restoring again completes
-    /// it. In a new or empty directory it leaves nothing.
+    /// A restore that fails half-way leaves a directory without CURRENT, which cannot be opened; restoring again
+    /// completes it. In a new or empty directory, a failed restore leaves nothing.
     pub fn restore_from_backup(
         &self,
         db_dir: impl AsRef<Path>,
@@ -103,14 +104,14 @@ impl BackupEngine {
         })
     }
 
-    /// What the directory holds now; fails where backup `id` is another one than this engine knew.
+    /// The directory's current state; fails if backup `id` is not the one that this engine knew.
     fn look_at(&self, id: u32) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         self.refresh(&mut state, Some(id))?;
         Ok(state)
     }
 
-    /// What every file's presence and size, now, say of a backup.
+    /// Checks the presence and size of every file of a backup.
     fn verify_sizes<'s>(&self, state: &'s State, id: u32) -> Result<&'s BackupMeta> {
         let meta = state.backup(id)?;
         let mut sizes = BTreeMap::new();
@@ -152,7 +153,7 @@ impl BackupEngine {
         }
         let transfer = self.transfer(&self.options.restore_rate, options.callback.as_ref());
         transfer.check_stop()?;
-        // As private as the backup's files, and then as what the directory is and held.
+        // As private as the backup's files, and as the directory and its old contents.
         let theirs = self.access(id, meta)?;
         let fs = &with_access(&self.target.fs, db_dir, theirs)?;
         for dir in [db_dir, wal_dir] {
@@ -164,7 +165,7 @@ impl BackupEngine {
         let _lock = lock_database(fs, db_dir)?;
         let own_wals = wal_dir != db_dir && !fs.same_file(wal_dir, db_dir).unwrap_or(false);
         if own_wals {
-            // Before the lock, too, which would leave a file in a directory of somebody else.
+            // Also before locking, because the lock would leave a file in someone else's directory.
             wal_owner::check(fs, db_dir, wal_dir)?;
         }
         let _wal_lock = if own_wals { Some(wal_owner::lock(fs, wal_dir)?) } else { None };
@@ -223,7 +224,7 @@ impl BackupEngine {
         sync_dir(db_dir)
     }
 
-    /// Refuses to replace a database that is not the backup's.
+    /// Refuses to replace a database other than the backup's.
     fn check_identity(&self, fs: &dyn FileSystem, db_dir: &Path, meta: &BackupMeta) -> Result<()> {
         let current = db_dir.join(filename::CURRENT);
         let exists = fs.exists(&current).map_err(|e| Error::io(current.display(), &e))?;
@@ -235,7 +236,7 @@ impl BackupEngine {
                 Some(String::from_utf8_lossy(&bytes).trim_end().to_owned()).filter(|id| !id.is_empty())
             });
         if there.is_none() && !exists {
-            return Ok(()); // no database, or what a restore left that was cut short
+            return Ok(()); // no database, or the remains of an interrupted restore
         }
         let manifest = meta.files.iter().find(|f| {
             let name = database_name(&f.path);
@@ -261,7 +262,7 @@ impl BackupEngine {
         )))
     }
 
-    /// The rights that all files of a backup leave, and the directory of its own ones.
+    /// The access rights common to all files of a backup and to its private directory.
     fn access(&self, id: u32, meta: &BackupMeta) -> Result<Option<Access>> {
         let files: Vec<PathBuf> = meta.files.iter().map(|f| self.path(&f.path)).collect();
         let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
@@ -278,7 +279,7 @@ impl BackupEngine {
         check_crc(&from, piece.file, copied)
     }
 
-    /// The tables in the way that are those of the backup, as far as `mode` looks.
+    /// The existing tables that match the backup's, as far as `mode` checks.
     fn tables_to_keep(
         &self,
         fs: &dyn FileSystem,
@@ -315,13 +316,13 @@ impl BackupEngine {
     }
 }
 
-/// Directories that held nothing before a restore.
+/// Directories that were empty or missing before a restore.
 struct Fresh {
-    /// Those that were there, empty, or not.
+    /// Those that existed and were empty.
     empty: Vec<PathBuf>,
-    /// Those that were not there, parents first.
+    /// Those that were missing, parents first.
     missing: Vec<PathBuf>,
-    /// They are locked, so nobody else puts anything there.
+    /// They are locked, so no one else adds files there.
     locked: Cell<bool>,
 }
 
@@ -337,11 +338,11 @@ impl Fresh {
             let above = dir.ancestors().filter(|d| !d.as_os_str().is_empty());
             missing.extend(above.take_while(|d| matches!(fs.exists(d), Ok(false))).map(Path::to_owned));
         }
-        // A path sorts behind those above it.
+        // A path sorts after its parents.
         Self { empty, missing: missing.into_iter().collect(), locked: Cell::new(false) }
     }
 
-    /// Takes away what a failed restore has put there; what cannot go stays.
+    /// Removes what a failed restore has written; what cannot be removed stays.
     fn clear(&self, fs: &dyn FileSystem) {
         for dir in self.empty.iter().filter(|_| self.locked.get()) {
             for name in fs.list_dir(dir).unwrap_or_default() {
@@ -354,7 +355,7 @@ impl Fresh {
     }
 }
 
-/// The id that a MANIFEST gives its database.
+/// The database id in a MANIFEST.
 fn database_id(fs: &dyn FileSystem, manifest: &Path) -> Option<String> {
     let mut id = None;
     for_each_edit(fs, manifest, &mut |edit| {
@@ -365,7 +366,7 @@ fn database_id(fs: &dyn FileSystem, manifest: &Path) -> Option<String> {
     id.filter(|id| !id.is_empty())
 }
 
-/// Has an OPTIONS file name this WAL directory.
+/// Sets this WAL directory in an OPTIONS file.
 fn set_wal_dir(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
     let failed = |e| Error::io(format_args!("cannot rewrite {}", path.display()), &e);
     let bytes = fs.read_to_vec(path).map_err(failed)?;
@@ -404,7 +405,7 @@ fn lock_database(fs: &dyn FileSystem, dir: &Path) -> Result<Box<dyn rockmill_io:
     })
 }
 
-/// Where each file goes.
+/// The destination of each file.
 fn pieces<'m>(state: &State, meta: &'m BackupMeta, db_dir: &Path, wal_dir: &Path) -> Result<Vec<Piece<'m>>> {
     let mut taken = BTreeSet::new();
     let mut out = Vec::new();
@@ -425,7 +426,7 @@ fn pieces<'m>(state: &State, meta: &'m BackupMeta, db_dir: &Path, wal_dir: &Path
     Ok(out)
 }
 
-/// Removes what is there of a database: CURRENT first and durably, so that what is left is none.
+/// Removes an existing database: CURRENT first and durably, so that the rest is not a database any more.
 fn clear(
     fs: &dyn FileSystem,
     db_dir: &Path,
@@ -470,7 +471,7 @@ fn clear(
     Ok(())
 }
 
-/// Moves archived WALs back to the others.
+/// Moves archived WALs back to the WAL directory.
 fn unarchive(fs: &dyn FileSystem, wal_dir: &Path) -> Result<()> {
     let archive = wal_dir.join(ARCHIVE);
     let fs = beneath(fs, wal_dir)?;

@@ -88,7 +88,7 @@ impl MergeTicket {
 pub struct Unknown<T> {
     /// The job's number.
     pub number: u64,
-    /// What it was going to commit.
+    /// What it would have committed.
     pub output: T,
 }
 
@@ -536,7 +536,7 @@ mod tests {
         assert!(q.begin_merge(&[2, 4]).is_none());
         let merge = q.begin_merge(&[2, 3, 4]).unwrap();
         q.merge_failed(merge);
-        // Through a merge that goes on: c and d are one, which needs a and which b needs.
+        // Through a merge in progress: c and d become one, which needs a and which b needs.
         let merge = q.begin_merge(&[3, 5]).unwrap();
         assert!(q.begin_merge(&[2, 4]).is_none());
         q.merged(merge, "cd", join).unwrap();

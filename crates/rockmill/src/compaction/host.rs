@@ -87,13 +87,13 @@ pub(crate) trait JobHost: Send + Sync {
     /// A failed sync.
     fn sync_outputs(&self) -> Result<()>;
 
-    /// Removes an output of a job that failed, if it is there.
+    /// Removes an output of a failed job, if it exists.
     fn remove_output(&self, number: u64);
 
     /// Set when the job's output is no longer wanted: then the job ends early.
     fn cancelled(&self) -> &AtomicBool;
 
-    /// Where the job says how far it is.
+    /// Where the job reports its progress.
     fn progress(&self) -> &Arc<JobProgress>;
 
     /// An output is durable except for its name, or could not be written. `pieces`: the further files of its table.
@@ -127,7 +127,7 @@ pub(crate) struct JobMeans {
     pub clock: Arc<dyn Clock>,
     /// Objects that take long to make, and counters of the engines: shared by the jobs of the machine.
     pub engines: Arc<SharedEngines>,
-    /// The log in which engines report what they cannot do.
+    /// The log in which engines report unsupported features.
     pub log: InfoLog,
     /// Set when the machine does no more jobs: this one ends with `ShutdownInProgress`.
     pub shutdown: Arc<AtomicBool>,
@@ -178,7 +178,7 @@ impl JobMeans {
     }
 }
 
-/// A new file of a job, written through its ring where it has one.
+/// A new file of a job, written through its ring if it has one.
 pub(super) fn create_file(
     fs: &dyn FileSystem,
     path: &Path,

@@ -41,7 +41,7 @@ pub trait MergeStream {
     fn key(&self) -> &[u8];
     /// The current value.
     fn value(&self) -> &[u8];
-    /// True if the current user key certainly differs from the previous entry's; false says nothing.
+    /// True if the current user key certainly differs from the previous entry's; false means unknown.
     fn surely_new_user_key(&self) -> bool;
     /// True if the stream has asked the job's filter about the current value, and the filter keeps it.
     fn filter_kept(&self) -> bool {
@@ -208,7 +208,7 @@ pub struct Merger<R> {
     end_prefix: u64,
     /// The run that has the current entry; `NONE` at the end.
     current: usize,
-    /// The current run goes on while its prefixes are below this: those of all others are at or above it.
+    /// The current run continues while its prefixes are below this: those of all other runs are at or above it.
     others: u64,
     /// The prefix of the current entry.
     prefix: u64,

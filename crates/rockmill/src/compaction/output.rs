@@ -1,4 +1,4 @@
-//! Building the output: tables, where they end, and what the MANIFEST says about them.
+//! Building the output: tables, where they end, and their entries in the MANIFEST.
 //!
 //! Where a table ends (RocksDB's `CompactionOutputs::ShouldStopBefore`), always between two user keys:
 //!
@@ -235,7 +235,8 @@ impl<'a> Outputs<'a> {
         self.table_for(ikey, new_user_key)?.keep(ikey, value_len, origin)
     }
 
-    /// Notes that a user key after the last survivor is gone, and what it leaves in files that tables keep using.
+    /// Notes that a user key after the last survivor is deleted, and the entries that it leaves in files that tables
+    /// keep using.
     pub fn gone(&mut self, user_key: &[u8], leaves: Leaves) {
         // No lookup before a table's first entry reads its files.
         let Some(open) = &mut self.open else { return };
@@ -246,7 +247,7 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// The table that an entry goes into, begun if it is not open.
+    /// The table for the next entry; starts one if none is open.
     // Inlined into the loop of a compaction, although those that share files call it as well.
     #[inline(always)]
     fn table_for(&mut self, ikey: &[u8], new_user_key: bool) -> Result<&mut TableBuilder> {
@@ -354,7 +355,7 @@ impl<'a> Outputs<'a> {
         if below.overlapped.saturating_add(size) > plan.grandparent_overlap_max {
             return true;
         }
-        // A whole file below lies between the last entry and this one: leave it out of later compactions.
+        // A whole file below is between the last entry and this one: keep it out of later compactions.
         let skippable = if below.in_gap { 2 } else { 3 };
         if crossed.boundaries >= skippable && crossed.bytes > plan.file_size_target / 8 {
             return true;
@@ -421,7 +422,7 @@ impl Drop for Outputs<'_> {
     }
 }
 
-/// Bytes of the files below the output that lie wholly under a tombstone, which is what it will free.
+/// Bytes of the files below the output that a tombstone covers completely, and which it will free.
 fn bytes_below(begin: &[u8], end: &[u8], rules: &Rules) -> u64 {
     let cmp = &rules.cmp;
     let under =

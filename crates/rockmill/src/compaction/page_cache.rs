@@ -14,7 +14,7 @@ use super::MergeEngine;
 use crate::options::DbOptions;
 use crate::table::Table;
 
-/// True where nobody asked for direct I/O.
+/// True if direct I/O is not enabled.
 fn in_use(db: &DbOptions) -> bool {
     !db.use_direct_io_for_flush_and_compaction && !db.use_direct_reads
 }
@@ -50,7 +50,7 @@ pub(super) fn worker_reads_past(db: &DbOptions, table: &Table, size: u64) -> boo
     }
 }
 
-/// Whether an input is read through the page cache: where it is there, but for an eighth.
+/// Whether an input is read through the page cache: at least seven eighths of it must be there.
 pub(super) fn has_input(db: &DbOptions, table: &Table, size: u64) -> bool {
     in_use(db) && table.cached_bytes().is_some_and(|there| there >= size - size / 8)
 }

@@ -106,7 +106,7 @@ pub struct JobPlan {
 }
 
 impl JobPlan {
-    /// The plan of a spec, with its parts, or in one part where it has none.
+    /// The plan of a spec, with its parts, or as one part if it has none.
     pub(crate) fn new(spec: &JobSpec, host: &dyn JobHost) -> Result<Self> {
         let objects = &host.means().objects;
         objects.check(spec)?;
@@ -226,7 +226,7 @@ impl JobPlan {
 
     /// The place among [`Self::pieces`] of a file of an input table.
     pub fn place_of(&self, table: u64, number: u64) -> Option<u32> {
-        // They stand in falling order of their numbers, and several tables may have one.
+        // They are in descending order of their numbers, and several tables may have the same one.
         let first = self.pieces.partition_point(|piece| piece.number > number);
         let same = self.pieces[first..].iter().take_while(|piece| piece.number == number);
         let place = same.zip(first..).find(|(piece, _)| piece.table == table);
@@ -268,7 +268,7 @@ impl JobPlan {
         }
         let bits = self.output.subtree_bits;
         if bits > 0 {
-            // No table reaches over the beginning of a subtree, so none is cut for a part.
+            // No table extends over the start of a subtree, so none is cut for a part.
             let mut subtrees: Vec<u32> = bounds.iter().map(|b| subtree_of(b, bits)).filter(|&s| s > 0).collect();
             subtrees.dedup();
             bounds = subtrees.into_iter().map(|s| key_at(s << (SUBTREE_BITS_MAX - bits)).to_vec()).collect();

@@ -1,5 +1,5 @@
-//! What a runner gives back, as plain data: the tables that it wrote, with all that the commit needs to know of them,
-//! and what it counted; or the error with which the job ended, which has left nothing.
+//! The result of a runner as plain data: the tables that it wrote, with everything that the commit needs to know about
+//! them, and its counters; or the error that ended the job, which then leaves nothing behind.
 //!
 //! docs/job-spec.md has the encoding byte by byte.
 
@@ -13,13 +13,13 @@ use crate::error::{Error, ErrorKind, Result};
 /// How a job ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobResult {
-    /// The job's number, as its spec has it.
+    /// The job's number, as in its spec.
     pub job: u64,
-    /// What it made.
+    /// The output of the job.
     pub outcome: Result<JobOutput>,
 }
 
-/// Tags of fields, in the order in which they stand.
+/// Tags of fields, in their order in the message.
 pub(super) mod tag {
     pub const JOB: u32 = 1;
     pub const ERROR: u32 = 2;

@@ -59,7 +59,7 @@ impl TableFormat {
         let tph = (cf.table_factory == TableKind::Tph)
             .then_some(TphSettings { piece_limit: cf.tph.piece_limit, garbage_percent: cf.tph.garbage_percent });
         if tph.is_some() {
-            // A perfect hash says where a key is, and whether it is there at all.
+            // The perfect hash function finds a key, and also shows whether it exists.
             block_based.bloom_bits_per_key = 0.0;
             block_based.hash_index_util_ratio = None;
             (block_based.two_level_index, block_based.partition_filters) = (false, false);

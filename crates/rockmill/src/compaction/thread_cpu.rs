@@ -8,7 +8,7 @@ impl ThreadCpu {
         Self(thread_cpu_nanos())
     }
 
-    /// Microseconds since; 0 where the kernel does not say.
+    /// Microseconds since the start; 0 if the kernel does not tell.
     pub fn elapsed_micros(&self) -> u64 {
         match (self.0, thread_cpu_nanos()) {
             (Some(before), Some(now)) => now.saturating_sub(before) / 1000,

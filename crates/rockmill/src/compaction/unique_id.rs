@@ -3,7 +3,7 @@
 
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// The internal unique id; zeros (unknown) where the session id does not have RocksDB's form.
+/// The internal unique id; zeros (unknown) if the session id does not have RocksDB's form.
 pub(crate) fn internal_unique_id(db_id: &str, session_id: &str, file_number: u64) -> [u64; 2] {
     let Some((upper, lower)) = decode_session_id(session_id) else { return [0, 0] };
     if db_id.is_empty() || file_number == 0 {

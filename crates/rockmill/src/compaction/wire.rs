@@ -66,9 +66,9 @@ impl Item {
 /// What a coder says about a value.
 pub(super) type Coded<T = ()> = rockmill_format::Result<T>;
 
-/// What is sent as bytes.
+/// A message that can be encoded and decoded.
 pub(super) trait Message: Clone {
-    /// What it is called in errors.
+    /// Its name in errors.
     const NAME: &'static str;
     const MAGIC: &'static [u8; 8];
     const VERSION: u32;
@@ -87,7 +87,7 @@ pub(super) trait Message: Clone {
     /// Codes the field with this tag, by [`Coder::field`] or [`Coder::each`].
     fn field<C: Coder>(&mut self, tag: u32, c: &mut C) -> Coded;
 
-    /// What is wrong with it as a whole.
+    /// Checks the message as a whole; the error says what is wrong.
     fn check(&self) -> std::result::Result<(), String>;
 }
 

@@ -1,5 +1,5 @@
-//! What the database's lock guards. Every room changes it, so it belongs to none: each keeps its part in a struct of
-//! its own, and what must change together is changed here.
+//! The state that the database's lock guards. Every room changes it, so it belongs to none: each room has its part in a
+//! separate struct, and this file changes the parts that must change together.
 
 use std::collections::HashSet;
 use std::collections::btree_map::{BTreeMap, Values, ValuesMut};

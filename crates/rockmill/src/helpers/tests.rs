@@ -4,7 +4,7 @@ use super::*;
 use crate::error::Error;
 use crate::sync::atomic::AtomicBool;
 
-/// A piece that says what it does, or fails, or panics, or waits to be let go.
+/// A piece of work that records its execution, fails, panics, or waits to be released.
 struct Step {
     number: u64,
     result: u64,
@@ -49,7 +49,7 @@ fn until(mut done: impl FnMut() -> bool) {
     panic!("it does not come");
 }
 
-/// A piece that a helper has begun and that waits to be let go.
+/// A piece that a helper has begun and that waits to be released.
 fn begun_by_a_helper(ahead: &mut Ahead<Step>) -> Arc<AtomicBool> {
     let (begun, go) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     ahead.push(Step { number: 0, result: 0, kind: Kind::Waits(Arc::clone(&begun), Arc::clone(&go)) });
@@ -82,7 +82,7 @@ fn pieces_come_back_in_order_whoever_does_them() {
         }
         assert_eq!(next, 2000);
     }
-    // On a busy machine the owner may have done them all. What it does not ask for, a helper does.
+    // On a busy machine, the owner may have done them all. Pieces that it does not ask for are done by a helper.
     let mut ahead = Ahead::new(&helpers.help(1).unwrap());
     ahead.push(plain(3));
     until(|| helpers.done() > 0);
@@ -95,7 +95,7 @@ fn pieces_come_back_in_order_whoever_does_them() {
 fn a_failure_and_a_panic_are_told_where_the_piece_comes_back() {
     let helpers = Arc::new(Helpers::default());
     let mut ahead = Ahead::new(&helpers.help(1).unwrap());
-    // The helper gets both: the owner does not ask before they are done.
+    // The helper does both, because the owner does not ask before they are done.
     for kind in [Kind::Fails, Kind::Panics] {
         ahead.push(Step { number: 7, result: 0, kind });
     }
@@ -122,7 +122,7 @@ fn the_owner_does_what_nobody_has_begun_and_waits_for_what_somebody_has() {
         std::thread::sleep(Duration::from_millis(50));
         go.store(true, Ordering::SeqCst);
     });
-    // The only helper is held up until the three behind are done here.
+    // The only helper is blocked until the three pieces after its own are done here.
     let results: Vec<u64> = std::iter::from_fn(|| ahead.take()).map(|step| step.unwrap().result).collect();
     assert_eq!(results, [0, 1, 4, 9]);
     until(|| helpers.done() == 1);
@@ -196,7 +196,7 @@ fn threads_of_a_job_s_own_count_as_helpers() {
     let (two, one) = (help.extra(2), help.extra(9));
     assert_eq!([two.count(), one.count(), help.extra(1).count()], [2, 1, 0]);
     drop(two);
-    // A helper at work is one of the three.
+    // A working helper is one of the three.
     let mut ahead = Ahead::new(&help);
     let go = begun_by_a_helper(&mut ahead);
     assert_eq!(help.extra(9).count(), 1);
@@ -204,7 +204,7 @@ fn threads_of_a_job_s_own_count_as_helpers() {
     assert_eq!(ahead.take().unwrap().unwrap().result, 0);
     drop(one);
     until(|| help.extra(9).count() == 3);
-    // With three at work nobody else comes, and whoever owns the piece does it.
+    // With three at work, no other helper comes, and the piece's owner does it.
     let three = help.extra(3);
     assert_eq!(three.count(), 3);
     let done = helpers.done();
@@ -213,7 +213,7 @@ fn threads_of_a_job_s_own_count_as_helpers() {
     assert_eq!(helpers.done(), done);
     assert_eq!(ahead.take().unwrap().unwrap().result, 16);
     drop(three);
-    // A table's bound is for the table alone.
+    // A table's limit applies to that table only.
     let all_but_one = help.extra(2);
     assert_eq!(all_but_one.count(), 2);
     assert_eq!(help.clone().at_most(1).unwrap().extra(9).count(), 1);

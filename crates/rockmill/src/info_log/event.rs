@@ -1,4 +1,4 @@
-//! Events as JSON, in the form in which RocksDB's tools read them: `{"time_micros": 1, "event": "flush_started"}`.
+//! Events as JSON, in the form that RocksDB's tools read: `{"time_micros": 1, "event": "flush_started"}`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -6,18 +6,18 @@ use std::fmt::Write as _;
 use rockmill_format::printable;
 use rockmill_io::Clock;
 
-/// A JSON object being written.
+/// A JSON object under construction.
 pub(crate) struct Event {
     text: String,
 }
 
 impl Event {
-    /// An event that happens now.
+    /// An event at the current time.
     pub fn new(clock: &dyn Clock) -> Self {
         Self { text: format!("{{\"time_micros\": {}", clock.now_micros()) }
     }
 
-    /// One of a background job.
+    /// An event of a background job.
     pub fn of_job(clock: &dyn Clock, job: u64, kind: &str) -> Self {
         Self::new(clock).number("job", job).text("event", kind)
     }
@@ -63,7 +63,7 @@ impl Event {
         self
     }
 
-    /// The object as text, in one line without anything that a terminal acts upon.
+    /// The object as text, in one line without characters that a terminal interprets.
     pub fn finish(mut self) -> String {
         self.text.push('}');
         match printable::json(&self.text) {

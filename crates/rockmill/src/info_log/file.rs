@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 /// Name of the log without `db_log_dir`.
 const LOG: &str = "LOG";
 
-/// The name of the log's file and the directory that it stands in. With `db_log_dir` several databases may share the
-/// directory: the name then has the database's path in it, as in RocksDB.
+/// The name of the log's file, and its directory. With `db_log_dir`, several databases may share the directory: the
+/// name then includes the database's path, as in RocksDB.
 fn log_name(settings: &LogSettings, dir: &Path) -> (PathBuf, String) {
     if settings.db_log_dir.as_os_str().is_empty() {
         return (dir.to_owned(), LOG.to_owned());
@@ -30,7 +30,7 @@ fn log_name(settings: &LogSettings, dir: &Path) -> (PathBuf, String) {
     (settings.db_log_dir.clone(), name)
 }
 
-/// Microseconds between attempts to begin another file when one could not be written.
+/// Microseconds between attempts to begin another file after a failed write.
 const RETRY_MICROS: u64 = 60_000_000;
 
 /// Logs of before, oldest first.
@@ -46,8 +46,8 @@ fn old_logs(fs: &dyn FileSystem, dir: &Path, name: &str) -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// Removes the info logs of the database at `dir`, also where they are in another directory. What cannot be removed
-/// stays: it is of no harm.
+/// Removes the info logs of the database at `dir`, also where they are in another directory. Files that cannot be
+/// removed stay: they do no harm.
 pub(crate) fn remove_logs(settings: &LogSettings, dir: &Path) {
     let (dir, name) = log_name(settings, dir);
     for path in old_logs(&*settings.fs, &dir, &name).into_iter().chain([dir.join(&name)]) {
@@ -66,12 +66,12 @@ pub(super) struct LogFile {
     keep: usize,
     file: Option<Box<dyn WritableFile>>,
     began_micros: u64,
-    /// What a file that follows begins with.
+    /// The beginning of every later file.
     headers: Vec<u8>,
 }
 
 impl LogFile {
-    /// Renames the log of before and begins a new one.
+    /// Renames the old log and begins a new one.
     pub fn begin(settings: &LogSettings, dir: &Path) -> Result<Self> {
         let (dir, name) = log_name(settings, dir);
         if !settings.db_log_dir.as_os_str().is_empty() {
@@ -93,7 +93,7 @@ impl LogFile {
         Ok(log)
     }
 
-    /// Makes an empty file the log, and removes the oldest ones beyond `keep_log_file_num`.
+    /// Begins an empty log file, and removes the oldest ones beyond `keep_log_file_num`.
     fn start(&mut self) -> Result<()> {
         let path = self.dir.join(&self.name);
         let now = self.clock.now_micros();
@@ -103,7 +103,7 @@ impl LogFile {
             while self.fs.exists(&old(micros)).unwrap_or(false) {
                 micros += 1;
             }
-            // If it cannot be renamed it is written over: a log is worth less than a database that opens.
+            // If it cannot be renamed, it is overwritten: opening the database matters more than the log.
             let _ = self.fs.rename(&path, &old(micros));
         }
         let file = self.fs.create(&path, WriteOptions { buffer_size: 64 << 10, ..WriteOptions::default() });
@@ -116,18 +116,18 @@ impl LogFile {
         Ok(())
     }
 
-    /// Keeps lines for the heads of files that follow.
+    /// Keeps lines for the heads of later files.
     pub fn keep_headers(&mut self, lines: &[u8]) {
         if self.size_max > 0 || self.seconds_max > 0 {
             self.headers.extend_from_slice(lines);
         }
     }
 
-    /// Writes whole lines, beginning a new file where the present one is too large or too old.
+    /// Writes whole lines; begins a new file if the current one is too large or too old.
     pub fn write(&mut self, lines: &[u8]) -> Result<()> {
         let now = self.clock.now_micros();
         if self.file.is_none() {
-            // A file that failed is given up; another one is tried once in a while.
+            // A failed file is abandoned; another one is tried from time to time.
             if now.saturating_sub(self.began_micros) < RETRY_MICROS {
                 return Ok(());
             }
@@ -140,7 +140,7 @@ impl LogFile {
             return self.append(lines);
         }
         let (mut from, mut at) = (0, 0);
-        // A head that alone fills a file is followed by one line at least.
+        // Even if the head alone fills a file, at least one line follows it.
         let size_max = self.size_max.max(self.headers.len() as u64 + 1);
         for line in lines.split_inclusive(|&b| b == b'\n') {
             if self.len() + (at - from) as u64 >= size_max {
@@ -157,7 +157,7 @@ impl LogFile {
         self.file.as_ref().map_or(0, |f| f.len())
     }
 
-    /// Begins the next file, with the head of the first.
+    /// Begins the next file, with the first file's head.
     fn roll(&mut self) -> Result<()> {
         self.close();
         self.start()?;
@@ -174,7 +174,7 @@ impl LogFile {
         }
         let done = file.append_and_flush(bytes);
         done.map_err(|e| {
-            // A file refuses further use after a failure.
+            // After a failure, a file is not usable any more.
             self.file = None;
             self.began_micros = self.clock.now_micros();
             Error::io(self.dir.join(&self.name).display(), &e)

@@ -1,8 +1,8 @@
-//! The info log: what a store does, in words, in the file `LOG` of the database's directory, in RocksDB's form.
+//! The info log: the file `LOG` in the database's directory, in RocksDB's format.
 //!
-//! Whoever logs formats a line and puts it behind a short lock into memory; only `InfoLog::write_out`, which the
-//! database's timer thread calls, and the end of the database write to the file. A log that cannot be written loses
-//! lines and fails nothing else.
+//! A thread that logs formats a line and appends it to a buffer in memory, under a short lock. The file is written only
+//! by `InfoLog::write_out`, which the database's timer thread calls, and when the database is closed. If the log cannot
+//! be written, lines are lost, but nothing else fails.
 
 mod event;
 mod file;
@@ -29,7 +29,7 @@ use file::LogFile;
 #[repr(u8)]
 #[non_exhaustive]
 pub enum LogLevel {
-    /// For those who look for a fault in the store.
+    /// For debugging the store.
     Debug = 0,
     /// What happens.
     #[default]
@@ -40,12 +40,12 @@ pub enum LogLevel {
     Error = 3,
     /// What ends the database.
     Fatal = 4,
-    /// What a log begins with; always written.
+    /// The head of a log; always written.
     Header = 5,
 }
 
 impl LogLevel {
-    /// What RocksDB puts before a line of this level.
+    /// RocksDB's prefix of a line of this level.
     fn prefix(self) -> &'static str {
         match self {
             Self::Debug => "[DEBUG] ",
@@ -57,7 +57,7 @@ impl LogLevel {
     }
 }
 
-/// What a log is begun with: the options of the database that are the log's.
+/// The database options that concern the log.
 pub(crate) struct LogSettings {
     pub fs: Arc<dyn FileSystem>,
     pub clock: Arc<dyn Clock>,
@@ -70,10 +70,10 @@ pub(crate) struct LogSettings {
     pub keep_log_file_num: usize,
 }
 
-/// The user's function that gets the lines instead of the file.
+/// The user's function that gets the lines instead of a file.
 type Callback = dyn Fn(LogLevel, &str) + Send + Sync;
 
-/// Takes the lines of the info log in place of the file `LOG` (`rocksdb::InfoLogger`).
+/// Gets the lines of the info log instead of the file `LOG` (`rocksdb::InfoLogger`).
 #[derive(Clone)]
 pub struct InfoLogger {
     level: LogLevel,
@@ -81,13 +81,13 @@ pub struct InfoLogger {
 }
 
 impl InfoLogger {
-    /// Calls `call` with each line of at least `level`, without time and thread. It may be called from any thread, at
-    /// any moment, also while the database holds locks: it must not use the database. A panic in it is caught.
+    /// Calls `call` with each line of at least `level`, without time and thread. It may be called from any thread at
+    /// any time, also while the database holds locks, so it must not use the database. A panic in it is caught.
     pub fn new_callback_logger(level: LogLevel, call: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         Self { level, call: Arc::new(call) }
     }
 
-    /// Writes each line of at least `level` to the standard error, behind `prefix`.
+    /// Writes each line of at least `level` to standard error, after `prefix`.
     pub fn new_stderr_logger(level: LogLevel, prefix: impl Into<String>) -> Self {
         let prefix = prefix.into();
         Self::new_callback_logger(level, move |_, line| eprintln!("{prefix}{line}"))
@@ -100,7 +100,7 @@ impl fmt::Debug for InfoLogger {
     }
 }
 
-/// Bytes of lines that wait for the file at most. Lines beyond are counted and lost.
+/// Most bytes of lines that wait to be written. Further lines are counted and lost.
 const PENDING_BYTES_MAX: usize = 4 << 20;
 /// Bytes of waiting lines at which the writing thread is woken.
 const PENDING_BYTES_WAKE: usize = 64 << 10;
@@ -114,7 +114,7 @@ enum Sink {
 #[derive(Default)]
 struct Pending {
     lines: Vec<u8>,
-    /// Head lines, which files that follow begin with, too.
+    /// Head lines, with which later files also begin.
     headers: Vec<u8>,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// Sleeps until the alarm rings or `time` has gone by.
+    /// Sleeps until the alarm rings or `time` has passed.
     pub fn wait(&self, time: Duration) {
         let mut ringing = self.ringing.lock();
         if !*ringing {
@@ -135,13 +135,13 @@ impl Alarm {
         *ringing = false;
     }
 
-    /// True when it rang and nobody has woken since.
+    /// True if it rang and no thread has woken up since.
     #[cfg(test)]
     pub fn is_ringing(&self) -> bool {
         *self.ringing.lock()
     }
 
-    /// Ends the present sleep, or the next one at once.
+    /// Ends the current sleep, or makes the next one end immediately.
     pub fn ring(&self) {
         *self.ringing.lock() = true;
         self.rung.notify_all();
@@ -167,7 +167,7 @@ impl Drop for Inner {
     }
 }
 
-/// A handle of the info log; cheap to clone. The default one takes nothing.
+/// A handle of the info log; cheap to clone. The default handle discards all lines.
 #[derive(Clone, Default)]
 pub(crate) struct InfoLog {
     inner: Option<Arc<Inner>>,
@@ -181,8 +181,8 @@ impl fmt::Debug for InfoLog {
 }
 
 impl InfoLog {
-    /// Begins a log for the database at `dir`: the user's logger, or a new file, the file of before being renamed. A
-    /// file that cannot be made gives a log that takes nothing.
+    /// Begins a log for the database at `dir`: the user's logger, or a new file, after renaming the old one. If the
+    /// file cannot be created, the log discards all lines.
     pub fn begin(settings: &LogSettings, dir: &Path) -> Self {
         let (sink, level) = match &settings.info_logger {
             Some(logger) => (Sink::Callback(logger.clone()), logger.level),
@@ -209,15 +209,15 @@ impl InfoLog {
         self.inner.as_ref().is_some_and(|i| level as u8 >= i.level.load(Ordering::Relaxed))
     }
 
-    /// Adds a line if its level is wanted. Never waits for I/O. Line breaks, escape sequences and the like that names
-    /// in it have are escaped: a name must not look like a line of the log.
+    /// Adds a line if its level is wanted. Never waits for I/O. Escapes line breaks, escape sequences and the like, so
+    /// that a name cannot look like a line of the log.
     pub fn log(&self, level: LogLevel, message: fmt::Arguments<'_>) {
         if let Some(inner) = self.inner.as_ref().filter(|_| self.wants(level)) {
             inner.log(level, message, printable::line);
         }
     }
 
-    /// Adds several lines, as [`log`](Self::log) adds one: the line breaks are meant. Names in it must have none.
+    /// Adds several lines: unlike [`log`](Self::log), keeps line breaks. Names in it must not contain any.
     pub fn log_lines(&self, level: LogLevel, message: fmt::Arguments<'_>) {
         if let Some(inner) = self.inner.as_ref().filter(|_| self.wants(level)) {
             inner.log(level, message, printable::lines);
@@ -236,7 +236,7 @@ impl InfoLog {
         }
     }
 
-    /// What wakes the thread that writes the log.
+    /// The alarm that wakes the thread that writes the log.
     pub fn alarm(&self) -> &Arc<Alarm> {
         &self.alarm
     }
@@ -252,7 +252,7 @@ impl Inner {
         if let Sink::Callback(logger) = &self.sink {
             let text = message.to_string();
             let text = escape(text.trim_end_matches('\n'));
-            // The user's logger must not bring down what it reports on.
+            // A panic in the user's logger must not affect the database.
             let _ = in_words(|| (logger.call)(level, &text));
             return;
         }
@@ -285,7 +285,7 @@ impl Inner {
 
     fn write_out(&self) {
         let Sink::File(file) = &self.sink else { return };
-        // The file's lock first: blocks of lines reach the file in the order in which they were taken.
+        // Takes the file's lock first, so that blocks of lines reach the file in order.
         let mut file = file.lock();
         let (mut lines, headers) = {
             let mut pending = self.pending.lock();
@@ -300,13 +300,13 @@ impl Inner {
             lines.extend_from_slice(line.as_bytes());
         }
         if !lines.is_empty() {
-            // Nobody can be told: the log is what failed.
+            // There is nowhere to report this: the log itself failed.
             let _ = file.write(&lines);
         }
     }
 }
 
-/// Local time and thread, as RocksDB begins a line.
+/// Local time and thread, as at the beginning of RocksDB's lines.
 fn stamp(line: &mut String, now_micros: u64) {
     let t = rockmill_io::local_time((now_micros / 1_000_000) as i64);
     let _ = write!(
@@ -323,7 +323,7 @@ fn stamp(line: &mut String, now_micros: u64) {
     );
 }
 
-/// A source file's place as RocksDB writes it: `db/open/start.rs`.
+/// A source file's path as RocksDB writes it: `db/open/start.rs`.
 pub(crate) fn place(file: &'static str) -> &'static str {
     file.rsplit_once("src/").map_or(file, |(_, name)| name)
 }
@@ -347,7 +347,7 @@ macro_rules! log_warn {
 macro_rules! log_error {
     ($log:expr, $($m:tt)*) => { $crate::info_log::log_at!($log, Error, $($m)*) };
 }
-/// A line that a log begins with, without place; written again at the head of a file that follows.
+/// Adds a line to the head of a log, without a source place. Later files begin with it, too.
 macro_rules! log_header {
     ($log:expr, $($m:tt)*) => { $log.log($crate::info_log::LogLevel::Header, format_args!($($m)*)) };
 }

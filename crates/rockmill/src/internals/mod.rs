@@ -1,8 +1,8 @@
-//! Insides of the store for its own tools, tests and benchmarks: the simulator, the checks of `rockmill verify`, the
-//! hostile input for decoders.
+//! Internals of the store for its own tools, tests and benchmarks: the simulator, the checks of `rockmill verify`, and
+//! the fuzzing of decoders.
 //!
-//! The feature `internals` has them. **They are not part of the public interface**: semantic versioning does not cover
-//! them, and names and shapes change without notice.
+//! The feature `internals` enables them. **They are not part of the public interface**: semantic versioning does not
+//! cover them, and names and shapes change without notice.
 
 pub mod simulation;
 
@@ -39,8 +39,8 @@ pub use crate::version::{
 
 use crate::options::Options;
 
-/// Leaves what does nothing here of the OPTIONS file that `stored` was read from, and names of objects that were not
-/// given, in the files of a database that is opened with `options`.
+/// Carries over from `stored`, which was read from an OPTIONS file: options without effect here, and names of objects
+/// that were not given. A database opened with `options` then keeps them in its files.
 pub fn carry_options(options: &mut Options, stored: Options) {
     options.db.carried = stored.db.carried;
     options.db.load_warnings = stored.db.load_warnings;
@@ -48,7 +48,7 @@ pub fn carry_options(options: &mut Options, stored: Options) {
     options.cf.table.carried = stored.cf.table.carried;
 }
 
-/// Makes lookups keep rows in a cache, whatever they read, until its capacity is changed.
+/// Makes all lookups keep rows in a cache, until its capacity is changed.
 pub fn keep_rows(cache: &crate::Cache) {
     cache.0.row_choice().force_rows();
 }

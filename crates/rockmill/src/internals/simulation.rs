@@ -1,21 +1,21 @@
-//! What a simulator of the store needs: the strategies, the shape of a tree, and the rules that slow writers, as the
-//! store itself uses them. All of it is pure: no I/O, no clock.
+//! The parts of the store that a simulator needs, as the store itself uses them: the strategies, the shape of a tree,
+//! and the rules that slow down writers. All of it is pure: no I/O, no clock.
 //!
-//! A simulator makes a [`Version`] of [`FileMeta`]s that have sizes and boundary keys and no data, and then
+//! A simulator makes a [`Version`] of [`FileMeta`]s that have sizes and boundary keys but no data. Then it
 //!
-//! 1. asks [`pick`] for a job as long as it has a thread for one, gives it to [`RunningCompactions::start`], and what
-//!    comes back to [`CommitQueue::issue`]; of TPH tables [`files_to_keep`] says which files a job's outputs go on
-//!    using;
-//! 2. when the job is done in its own time, calls [`CommitQueue::finished`]; when the queue gives it out, calls
-//!    [`RunningCompactions::finish`], makes the next version, picks again;
-//! 3. where [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to be merged, which it gives to
+//! 1. asks [`pick`] for a job while it has a free thread, passes it to [`RunningCompactions::start`], and passes the
+//!    result to [`CommitQueue::issue`]; for TPH tables, [`files_to_keep`] tells which files a job's outputs continue to
+//!    use;
+//! 2. calls [`CommitQueue::finished`] when the job is done in simulated time; when the queue returns it, calls
+//!    [`RunningCompactions::finish`], makes the next version, and picks again;
+//! 3. if [`pick`] finds nothing, asks [`pick_intra_df`] for pending runs to merge, passes them to
 //!    [`CommitQueue::begin_merge`] and [`RunningCompactions::start_merge`], and at the end to [`CommitQueue::merged`]
 //!    and [`RunningCompactions::finish_merge`];
-//! 4. stops its writers as [`decide`] says, and slows them by a [`RateControl`], which is told of [`Orders::tree`],
-//!    and, while a flush is in flight, by its [`allowance`]; [`RunningCompactions::set_flush_bound`] is told what
-//!    [`is_flush_bound`] makes of why they wait ([`FlushBound`]), and [`RunningCompactions::set_writers_at_work`]
-//!    whether they rest ([`Lull`]);
-//! 5. where values stay in logs, merges and flushes index tables by [`Orders::schedules`].
+//! 4. stops its writers as [`decide`] says, and slows them down by a [`RateControl`], which gets [`Orders::tree`], and,
+//!    while a flush is in flight, by the flush's [`allowance`]; passes the result of [`is_flush_bound`] on why they
+//!    wait ([`FlushBound`]) to [`RunningCompactions::set_flush_bound`], and whether they are idle ([`Lull`]) to
+//!    [`RunningCompactions::set_writers_at_work`];
+//! 5. if values stay in logs, merges and flushes index tables by [`Orders::schedules`].
 
 pub use crate::compaction::Compaction;
 pub use crate::compaction::commit::{CommitQueue, MergeTicket, Step, Ticket};
@@ -46,7 +46,7 @@ pub use crate::version::{ExtraRun, FileMeta, Level, PurgeQueue, SortedRun, Versi
 use crate::error::Result;
 use crate::options::CfOptions;
 
-/// Refuses options that no column family is opened with.
+/// Refuses options with which no column family can be opened.
 ///
 /// # Errors
 /// `InvalidArgument`, with the option's name.
@@ -54,9 +54,8 @@ pub fn check_options(options: &CfOptions) -> Result<()> {
     crate::options::check::check_cf_options("default", options)
 }
 
-/// Bytes of a full memtable in which nothing is, with one writer: its arena has just begun a block with which
-/// it has as many bytes as it may, or up to a block more; the mean of both (`front/wal_memtable/memory.rs`,
-/// `memtable/arena.rs`).
+/// Unused bytes of a full memtable with one writer. Its arena has just begun a block, with which it has the allowed
+/// size, or up to one block more; this is the mean of both (`front/wal_memtable/memory.rs`, `memtable/arena.rs`).
 pub fn memtable_left_over(options: &CfOptions) -> usize {
     let step = crate::memtable::arena_step(options.write_buffer_size, options.arena_block_size);
     crate::memtable::block_of_arena(options.write_buffer_size, step) / 2
@@ -86,7 +85,7 @@ mod tests {
                 }
             }
             let c = db.counters();
-            // In a table an entry has the eight bytes of its tag, in a memtable some forty.
+            // An entry's overhead is the eight bytes of its tag in a table, and about forty bytes in a memtable.
             let filled = c.flush_bytes as f64 / c.flushes as f64 / 1016.0 * 1048.0;
             let (all, left_over) = ((mib << 20) as f64, memtable_left_over(&options.cf) as f64);
             // None, or one block.

@@ -1,4 +1,4 @@
-//! What a point lookup has found so far, as it goes from the newest place to the oldest.
+//! The state of a point lookup, which searches from the newest place to the oldest.
 
 use std::sync::Arc;
 
@@ -47,44 +47,44 @@ pub(crate) enum ValueSource<'a> {
     Lazy(&'a dyn LazyValue),
 }
 
-/// A value that is read when it is wanted.
+/// A value that is read on demand.
 pub(crate) trait LazyValue {
     /// Reads it.
     ///
     /// # Errors
-    /// It cannot be read, or is not what was written.
+    /// It cannot be read, or is damaged.
     fn read(&self) -> Result<Vec<u8>>;
 
-    /// What reads it later.
+    /// Returns an object that reads it later.
     ///
     /// # Errors
     /// It cannot be read.
     fn later(&self) -> Result<Box<dyn LateValue>>;
 }
 
-/// A value that somebody reads together with others.
+/// A value that is read together with others.
 pub(crate) trait LateValue {
-    /// Where it is.
+    /// The block that it needs.
     fn wanted(&self) -> WantedBlock;
 
-    /// The value, of the bytes that are there.
+    /// Extracts the value from bytes that were read.
     ///
     /// # Errors
-    /// They are not what was written.
+    /// The bytes are damaged.
     fn join(&self, bytes: Vec<u8>) -> Result<Vec<u8>>;
 
     /// Reads it by itself.
     ///
     /// # Errors
-    /// It cannot be read, or is not what was written.
+    /// It cannot be read, or is damaged.
     fn read(&self) -> Result<Vec<u8>>;
 }
 
-/// Values that are read later, each with its place among those that were pinned.
+/// Values that are read later, each with its place among the pinned values.
 pub(crate) type LateValues = Vec<(usize, Box<dyn LateValue>)>;
 
 impl ValueSource<'_> {
-    /// The value, before which so many were pinned. A lazy one may be left to be read `late`.
+    /// Pins the value, after `before` other pinned values. A lazy value may be added to `late` instead of being read.
     #[inline]
     fn pin(self, before: usize, late: &mut Option<LateValues>) -> Result<PinnedValue> {
         Ok(match (self, late) {
@@ -102,25 +102,25 @@ impl ValueSource<'_> {
 /// State of a lookup.
 #[derive(Debug)]
 pub enum GetState {
-    /// Nothing seen: go on to the next older place.
+    /// Nothing found yet: continue with the next older place.
     NotFound,
     /// The value.
     Found(PinnedValue),
-    /// A tombstone hides whatever is older.
+    /// A tombstone hides everything older.
     Deleted,
-    /// Merge operands, newest first, and no base value yet: go on.
+    /// Merge operands, newest first, and no base value yet: continue.
     Merge(Vec<PinnedValue>),
-    /// Merge operands and what they apply to: a value, or nothing (`None`).
+    /// Merge operands and their base: a value, or none (`None`).
     MergeDone(Vec<PinnedValue>, Option<PinnedValue>),
     /// Cannot be answered.
     Failed(Error),
 }
 
-/// A lookup of one user key on its way from newest to oldest.
+/// A lookup of one user key, from newest to oldest.
 pub struct GetContext<'a> {
     /// The key looked up.
     pub user_key: &'a [u8],
-    /// Newest range tombstone over the key in the places seen so far (0 none).
+    /// Sequence number of the newest range tombstone over the key in the places searched so far; 0 if none.
     pub max_covering: SequenceNumber,
     /// Outcome so far.
     pub state: GetState,
@@ -128,33 +128,33 @@ pub struct GetContext<'a> {
     pub found_seq: SequenceNumber,
     /// Entries of the key that were offered.
     pub offered: u32,
-    /// Set for a lookup among others, which may give way to them instead of reading a block.
+    /// Set for a lookup in a batch: it may suspend instead of reading a block.
     pub(crate) waiting: Option<Box<Waiting<'a>>>,
-    /// Set for a lookup whose values in files are read with those of others, when it has ended.
+    /// Set for a lookup whose values in files are read at its end, together with those of others.
     pub(crate) late: Option<LateValues>,
 }
 
-/// What a lookup among others waits for, and where it goes on.
+/// What a lookup in a batch waits for, and where it continues.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting<'a> {
-    /// The block that it needs; whoever reads it takes this away.
+    /// The block that it needs; the reader of the block takes this out.
     pub wanted: Option<WantedBlock>,
     /// The bytes of that block, with its trailer.
     pub arrived: Option<Vec<u8>>,
-    /// From here on it reads for itself.
+    /// From here on, it reads blocks itself.
     pub alone: bool,
-    /// Where in the table it goes on, when it comes back.
+    /// Where in the table it continues.
     pub resume: Option<Resume>,
-    /// What the lookups before it have read.
+    /// The blocks that earlier lookups have read.
     pub held: Option<&'a HeldBlocks>,
 }
 
 /// A place in a table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Resume {
-    /// In a block-based table the data block's number; another kind counts what it will.
+    /// In a block-based table, the data block's number; other kinds use their own numbering.
     pub at: usize,
-    /// The filter let the key through, and that was not counted as right yet.
+    /// The filter let the key through, which was not counted as a true positive yet.
     pub filtered: bool,
 }
 
@@ -178,19 +178,20 @@ impl<'a> GetContext<'a> {
         self.waiting.as_ref().is_some_and(|w| w.wanted.is_some())
     }
 
-    /// A range tombstone with this sequence number covers the key, in the place about to be searched or a newer one.
+    /// Notes that a range tombstone with this sequence number covers the key, in the place about to be searched or a
+    /// newer one.
     #[inline]
     pub fn cover(&mut self, seq: SequenceNumber) {
         self.max_covering = self.max_covering.max(seq);
     }
 
-    /// True when older places need not be looked at.
+    /// True if older places need not be searched.
     #[inline]
     pub fn is_done(&self) -> bool {
         !matches!(self.state, GetState::NotFound | GetState::Merge(_))
     }
 
-    /// Offers the next older entry of the user key. Returns true when still older entries are wanted.
+    /// Offers the next older entry of the user key. Returns true if even older entries are needed.
     pub(crate) fn offer(&mut self, key: ParsedInternalKey<'_>, value: ValueSource<'_>) -> bool {
         let covered = key.sequence < self.max_covering;
         let value_type = if covered { ValueType::RangeDeletion } else { key.value_type };
@@ -228,7 +229,7 @@ impl<'a> GetContext<'a> {
         false
     }
 
-    /// Puts a value in its place that was read late.
+    /// Inserts a value that was read late.
     pub(crate) fn fill(&mut self, place: usize, value: Vec<u8>) {
         let value = PinnedValue::Owned(value);
         match &mut self.state {
@@ -241,7 +242,7 @@ impl<'a> GetContext<'a> {
         }
     }
 
-    /// The end of the search: every place was looked at. Operands are merged with `operator`.
+    /// Ends the search: every place was searched. Operands are merged with `operator`.
     pub fn finish(self, operator: Option<&dyn MergeOperator>) -> Result<Option<PinnedValue>> {
         match self.state {
             GetState::NotFound | GetState::Deleted => Ok(None),
@@ -253,7 +254,7 @@ impl<'a> GetContext<'a> {
     }
 }
 
-/// What `operands`, newest first, make of `base`.
+/// Merges `operands`, newest first, into `base`.
 #[cold]
 fn merge(
     key: &[u8],

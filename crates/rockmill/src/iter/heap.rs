@@ -1,7 +1,7 @@
-//! A binary heap of numbers, which stand for runs: each time the run that comes next is at its top.
+//! A binary heap of run numbers; the run that comes next is at its top.
 
-/// Numbers of runs. Their order changes as the runs move, so each call that needs it takes it: `before(a, b)` is true
-/// if run `a` stands before run `b`.
+/// A heap of run numbers. Their order changes as the runs move, so each call that needs it takes it as an argument:
+/// `before(a, b)` is true if run `a` comes before run `b`.
 #[derive(Default)]
 pub struct RunHeap {
     /// The parent of place `i` is `(i - 1) / 2`.
@@ -9,7 +9,7 @@ pub struct RunHeap {
 }
 
 impl RunHeap {
-    /// An empty one with room for `runs`.
+    /// An empty heap with room for `runs` runs.
     pub fn with_capacity(runs: usize) -> Self {
         Self { places: Vec::with_capacity(runs) }
     }
@@ -19,13 +19,13 @@ impl RunHeap {
         self.places.clear();
     }
 
-    /// Adds a run at the end. It is no heap again until [`heapify`](Self::heapify) has made it one.
+    /// Adds a run at the end. The heap order is restored only by [`heapify`](Self::heapify).
     #[inline]
     pub fn append(&mut self, run: usize) {
         self.places.push(run);
     }
 
-    /// Makes it a heap, wherever the runs stand.
+    /// Builds the heap, from any order.
     pub fn heapify(&mut self, before: impl Fn(usize, usize) -> bool) {
         for place in (0..self.places.len() / 2).rev() {
             self.sift_down(place, &before);
@@ -48,7 +48,7 @@ impl RunHeap {
         }
     }
 
-    /// Takes out the run that comes first.
+    /// Removes and returns the first run.
     pub fn pop(&mut self, before: impl Fn(usize, usize) -> bool) -> Option<usize> {
         let top = self.top()?;
         self.places.swap_remove(0);
@@ -56,7 +56,7 @@ impl RunHeap {
         Some(top)
     }
 
-    /// Puts a run in the place of the one that comes first, which may be itself where it has moved.
+    /// Replaces the first run with `run`, which may be the same run after it has moved.
     #[inline]
     pub fn replace_top(&mut self, run: usize, before: impl Fn(usize, usize) -> bool) {
         self.places[0] = run;

@@ -1,5 +1,5 @@
-//! The files of a sorted run, one behind the other (RocksDB's `LevelIterator`). A file is opened when the iterator
-//! gets to it, and at most one is open at a time.
+//! The files of a sorted run, one after another (RocksDB's `LevelIterator`). A file is opened when the iterator gets to
+//! it, and at most one is open at a time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -74,15 +74,14 @@ impl LevelIterator {
         Self { files, tables, options, cmp, prefix: None, open: 0, iter: None, status: Ok(()) }
     }
 
-    /// Seeks that `prefix` allows to ask filters leave out files that lack the target's prefix.
+    /// With `prefix`, seeks that may use filters skip files that lack the target's prefix.
     #[must_use]
     pub fn by_prefix(mut self, prefix: Option<Arc<PrefixSeek>>) -> Self {
         self.prefix = prefix;
         self
     }
 
-    /// File `i`, or the neighbour that a seek has to go to when the filters of those before it lack the target's
-    /// prefix; `None` when no file is left.
+    /// File `i`, or the next one whose filter does not exclude the target's prefix; `None` if no file is left.
     #[inline]
     fn not_left_out(&self, i: usize, target: &[u8], backward: bool) -> Option<usize> {
         match &self.prefix {
@@ -94,7 +93,7 @@ impl LevelIterator {
     fn ask_filters(&self, seek: &PrefixSeek, mut i: usize, target: &[u8], backward: bool) -> Option<usize> {
         let key = user_key(target);
         while let Some(file) = self.files.list().get(i) {
-            // An error shows when the file is opened.
+            // An error is reported when the file is opened.
             let Ok(table) = self.tables.table(file) else { return Some(i) };
             let Some(extractor) = table.filter_prefixes() else { return Some(i) };
             let Some(prefix) = seek.question(key, extractor, backward) else { return Some(i) };
@@ -113,8 +112,8 @@ impl LevelIterator {
         if backward { i.checked_sub(1) } else { Some(i + 1).filter(|&next| next < self.files.list().len()) }
     }
 
-    /// True when a prefix that file `i`'s neighbour lacks may still begin (backwards: end) in file `i`: the neighbour's
-    /// boundary, past which the target is, can be a range tombstone's.
+    /// True if a prefix that file `i`'s neighbour lacks may still begin (backwards: end) in file `i`. This is possible
+    /// because the neighbour's boundary, which the target is past, can be a range tombstone's.
     fn may_go_on(&self, i: usize, prefix: &[u8], extractor: &SliceTransform, backward: bool) -> bool {
         let Some(file) = self.files.list().get(i) else { return false };
         let nearest = if backward { file.largest_user_key() } else { file.smallest_user_key() };
@@ -127,7 +126,7 @@ impl LevelIterator {
         self.iter = None;
     }
 
-    /// Makes file `i` the open one; past the end, none is open.
+    /// Opens file `i`; past the end, no file is open.
     fn open(&mut self, i: usize) {
         if self.iter.is_some() && self.open == i {
             return;
@@ -141,7 +140,7 @@ impl LevelIterator {
         }
     }
 
-    /// Opens file `i` and positions in it; a fresh start after an error.
+    /// Opens file `i` and positions in it; clears an earlier error.
     fn position(&mut self, i: usize, position: impl FnOnce(&mut dyn InternalIterator)) {
         self.status = Ok(());
         self.open(i);
@@ -150,7 +149,7 @@ impl LevelIterator {
         }
     }
 
-    /// Takes an exhausted file's error; true when the iteration should go on in a neighbour.
+    /// Takes an exhausted file's error; true if the iteration should continue in a neighbour.
     fn exhausted(&mut self) -> bool {
         match &self.iter {
             Some(iter) if !iter.valid() => {
@@ -183,7 +182,7 @@ impl LevelIterator {
         }
     }
 
-    /// The file that a seek goes to: the first that does not end before `target`, unless filters leave it out.
+    /// The file that a seek goes to: the first that does not end before `target` and that filters do not exclude.
     #[inline]
     fn find(&self, target: &[u8], backward: bool) -> Option<usize> {
         let i = first_reaching(&self.cmp, self.files.list(), target);
@@ -221,7 +220,7 @@ impl InternalIterator for LevelIterator {
     }
 
     fn seek_together(&mut self, target: &[u8], backward: bool, reads: &mut SeekReads) {
-        // Again in the file that asked: filters are asked once.
+        // Continues in the file that asked for a block: filters are used only once.
         let file = if reads.is_asking() { self.find(target, backward) } else { Some(self.open) };
         let Some(i) = file else { return self.leave_out() };
         let asked = reads.asked();
@@ -292,7 +291,7 @@ mod tests {
         fs: MemFileSystem,
         cmp: InternalKeyComparator,
         fails: Mutex<Option<u64>>,
-        /// Numbers of the files that were asked for, in order.
+        /// Numbers of the requested files, in order.
         opened: Mutex<Vec<u64>>,
     }
 
@@ -382,7 +381,7 @@ mod tests {
             let mut keys: Vec<Vec<u8>> = (0..200).map(|_| ikey(rng.u32(0..300), rng.u64(1..4))).collect();
             keys.sort_by(|a, b| tables.cmp.compare(a, b));
             keys.dedup();
-            // A file may begin with older versions of the user key that ends the one before.
+            // A file may begin with older versions of the last user key of the file before.
             let mut files = Vec::new();
             let mut rest = &keys[..];
             while !rest.is_empty() {

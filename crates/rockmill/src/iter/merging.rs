@@ -1,12 +1,12 @@
 //! One sorted stream out of many (RocksDB's `MergingIterator`).
 //!
 //! The current child stands outside a binary heap of the others. A step moves the current child and compares it with
-//! the heap's top: as long as it stays first, that is the only comparison; otherwise the two change places and the heap
-//! is repaired downwards once. Children cache the first eight bytes of their user keys, or in the order by search key
-//! that, so that most comparisons are of integers.
+//! the heap's top. As long as it stays first, that is the only comparison; otherwise the two change places, and the
+//! heap is sifted down once. Children cache the first eight bytes of their user keys (or, in the order by search key,
+//! the search key), so that most comparisons are of integers.
 //!
-//! Equal keys come in the children's order (a lower index is newer) forwards, and in the opposite order backwards, so
-//! that the two directions are each other's reverse.
+//! Forwards, equal keys come in the children's order (a lower index is newer); backwards, in the opposite order. So the
+//! two directions are each other's reverse.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -29,12 +29,12 @@ enum Direction {
 
 struct Child {
     iter: Box<dyn InternalIterator>,
-    /// Of the current key; orders as the keys do where it differs, and is zero in every child if the order of keys is
-    /// not the bytewise one.
+    /// Prefix of the current key. Different prefixes order as their keys do; zero in every child if the comparator is
+    /// not bytewise.
     prefix: u64,
 }
 
-/// Tells if child `a` comes before child `b` in the direction of movement.
+/// True if child `a` comes before child `b` in the direction of movement.
 #[inline]
 fn before(cmp: &InternalKeyComparator, children: &[Child], direction: Direction) -> impl Fn(usize, usize) -> bool {
     let first = if direction == Direction::Forward { Ordering::Less } else { Ordering::Greater };
@@ -75,8 +75,8 @@ impl MergingIterator {
         }
     }
 
-    /// Merges `children`, newest first; a single one is returned as it is. With `reads`, several read the blocks that
-    /// they seek to together.
+    /// Merges `children`, newest first; a single child is returned as it is. With `reads`, several children read the
+    /// blocks of a seek together.
     pub fn boxed(
         mut children: Vec<Box<dyn InternalIterator>>,
         cmp: InternalKeyComparator,
@@ -95,7 +95,7 @@ impl MergingIterator {
         self.current
     }
 
-    /// After a child has moved: takes its new prefix, or its error. True if it is on an entry.
+    /// Updates a moved child's prefix, or takes its error. True if it is on an entry.
     #[inline]
     fn refresh(&mut self, i: usize) -> bool {
         let child = &mut self.children[i];
@@ -113,7 +113,7 @@ impl MergingIterator {
         false
     }
 
-    /// Moves every child with `position` and starts over from where they are.
+    /// Moves every child with `position`, and builds the heap again.
     fn start(&mut self, direction: Direction, mut position: impl FnMut(usize, &mut dyn InternalIterator)) {
         self.begin(direction);
         for i in 0..self.children.len() {
@@ -157,7 +157,7 @@ impl MergingIterator {
         });
     }
 
-    /// The same where the children's blocks are read together.
+    /// The same, with the children's blocks read together.
     fn seek_reading(&mut self, direction: Direction, target: &[u8], reads: &mut SeekReads) {
         let backward = direction == Direction::Reverse;
         self.begin(direction);
@@ -184,7 +184,7 @@ impl MergingIterator {
         self.finish();
     }
 
-    /// Turns round on the present entry: the other children go to its neighbours in the new direction, and the
+    /// Changes direction on the current entry: the other children go to its neighbours in the new direction, and the
     /// current child makes the step.
     fn turn(&mut self, direction: Direction) {
         let Some(current) = self.current else { return };
@@ -198,7 +198,7 @@ impl MergingIterator {
                     iter.prev();
                 }
             }
-            // Of equal keys, those of the children in front of the current one have been passed.
+            // Equal keys of children before the current one were already passed.
             Direction::Forward => {
                 iter.seek(&here);
                 if i < current && iter.valid() && cmp.compare(iter.key(), &here).is_eq() {
@@ -214,7 +214,7 @@ impl MergingIterator {
         });
     }
 
-    /// The current child has moved on in the direction of movement: finds the child that is first now.
+    /// Finds the first child after the current child has moved in the direction of movement.
     #[inline]
     fn settle(&mut self, current: usize) {
         let valid = self.refresh(current);

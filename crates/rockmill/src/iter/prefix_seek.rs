@@ -1,11 +1,12 @@
-//! Seeks by prefix: what the runs under one iterator share, so that those whose filter lacks the prefix are left out.
+//! Prefix seeks: state that the runs of one iterator share, so that runs whose filters lack the prefix are skipped.
 //!
-//! A run (memtable, table, level) that is left out is not positioned. Two cases:
+//! A skipped run (memtable, table, level) is not positioned. There are two cases:
 //!
-//! - The filter was asked about the target's prefix because the iterator is a prefix iterator (RocksDB's default with
-//!   an extractor). The run may hold keys of other prefixes, so what the iterator gives is right within the prefix
-//!   only: `PrefixSeek::limits` says so, and the iterator ends there. RocksDB's result is undefined there.
-//! - The upper bound shows that all keys up to it have the target's prefix. Then nothing is missed.
+//! - The filter was checked for the target's prefix because the iterator is a prefix iterator (RocksDB's default with
+//!   an extractor). The run may contain keys of other prefixes, so the iterator's results are correct only within the
+//!   prefix: `PrefixSeek::limits` records that, and the iterator ends with the prefix. Beyond it, RocksDB's results are
+//!   undefined.
+//! - The upper bound shows that all keys up to it have the target's prefix, so nothing is missed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +17,7 @@ use rockmill_format::SliceTransform;
 pub struct PrefixSeek {
     /// The column family's extractor.
     extractor: SliceTransform,
-    /// Where all keys up to the upper bound must have the target's prefix (RocksDB's `auto_prefix_mode`).
+    /// Skip only if all keys up to the upper bound have the target's prefix (RocksDB's `auto_prefix_mode`).
     total_order: bool,
     /// Exclusive.
     upper: Option<Vec<u8>>,
@@ -24,7 +25,7 @@ pub struct PrefixSeek {
     bytewise: bool,
     /// Seeks ask filters.
     on: AtomicBool,
-    /// A run was left out that may hold keys beyond the prefix.
+    /// A run that may contain keys beyond the prefix was skipped.
     limits: AtomicBool,
 }
 
@@ -40,28 +41,27 @@ impl PrefixSeek {
         &self.extractor
     }
 
-    /// True when every key from `key` up to the upper bound has the prefix of `key`.
+    /// True if every key from `key` up to the upper bound has the prefix of `key`.
     pub fn is_one_prefix_from(&self, key: &[u8]) -> bool {
         self.upper.as_deref().is_some_and(|upper| self.extractor.covers_range(key, upper, self.bytewise))
     }
 
-    /// Before a seek of the user's: whether it may leave runs out.
+    /// Begins a user's seek; `on`: it may skip runs.
     // Relaxed, here and below: one iterator's runs are moved by one thread at a time.
     pub fn begin(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
         self.limits.store(false, Ordering::Relaxed);
     }
 
-    /// After it: runs that were left out stay out while the iterator is in the prefix, and no other is left out.
-    /// True when the iterator is right within the target's prefix only.
+    /// Ends the seek: skipped runs stay skipped while the iterator is within the prefix, and no others are skipped.
+    /// True if the iterator is correct only within the target's prefix.
     pub fn end(&self) -> bool {
         let limits = self.limits.load(Ordering::Relaxed);
         self.on.store(limits, Ordering::Relaxed);
         limits
     }
 
-    /// The prefix to ask a filter for that holds prefixes made by `made_by`; `None` where its answer would mean
-    /// nothing.
+    /// The prefix to look up in a filter of prefixes made by `made_by`; `None` if its answer would be meaningless.
     pub(crate) fn question<'k>(&self, key: &'k [u8], made_by: &SliceTransform, backward: bool) -> Option<&'k [u8]> {
         if !self.on.load(Ordering::Relaxed) {
             return None;
@@ -76,7 +76,7 @@ impl PrefixSeek {
         made_by.prefix(key)
     }
 
-    /// A run was left out after a question for `made_by`.
+    /// Notes that a run was skipped after a question for `made_by`.
     pub(crate) fn left_out(&self, made_by: &SliceTransform) {
         if self.is_limited_by(made_by) {
             self.limits.store(true, Ordering::Relaxed);

@@ -1,20 +1,19 @@
-//! The first blocks that a seek reads, read together: a seek goes to every sorted run, and what one run has to read
-//! does not depend on what another has.
+//! Reads the first blocks of a seek together: a seek goes to every sorted run, and the blocks that different runs need
+//! do not depend on each other.
 //!
-//! 1. Each run seeks (`InternalIterator::seek_together`). One that finds its block in memory is done, at no further
-//!    cost; one that has to read a block says which.
-//! 2. Where several did, their blocks are read at once.
-//! 3. Those seek again, and take their blocks from here.
+//! 1. Each run seeks (`InternalIterator::seek_together`). A run that finds its block in memory is done, without further
+//!    cost; a run that has to read a block tells which one.
+//! 2. If several runs need blocks, these are read at once.
+//! 3. These runs seek again, and take their blocks from here.
 //!
-//! A block that is not here, its run reads for itself: where it is the only one, where there is no ring, and where a
-//! read failed.
+//! A run reads its block itself if it is the only one, if there is no ring, or if the joint read failed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_io::RandomAccessFile;
 
-/// Bytes of a file that somebody should read: a block, perhaps with others behind or in front of it.
+/// Bytes of a file to read: a block, perhaps with neighbouring blocks.
 #[derive(Debug, Clone)]
 pub(crate) struct WantedBlock {
     pub file: Arc<dyn RandomAccessFile>,
@@ -28,7 +27,7 @@ pub(crate) struct WantedBlock {
 
 /// Who reads blocks together.
 pub(crate) trait BlockReader: Send + Sync {
-    /// The bytes of each of `wanted`, up to the first that cannot be read; `None` where they cannot be had together.
+    /// The bytes of each of `wanted`, up to the first that cannot be read; `None` if they cannot be read together.
     fn read_together(&self, wanted: &[WantedBlock]) -> Option<Vec<Vec<u8>>>;
 }
 
@@ -41,7 +40,7 @@ pub struct SeekReads {
 }
 
 impl SeekReads {
-    /// Those of one iterator, read by `reader`.
+    /// Makes the reads of one iterator, through `reader`.
     pub(crate) fn new(reader: Arc<dyn BlockReader>) -> Self {
         Self { reader, wanted: Vec::new(), arrived: Vec::new(), asking: false }
     }
@@ -52,19 +51,20 @@ impl SeekReads {
         self.asking = true;
     }
 
-    /// True before the blocks are read: one that is missing is to be asked for.
+    /// True before the blocks are read: runs should ask for missing blocks.
     #[inline]
     pub fn is_asking(&self) -> bool {
         self.asking
     }
 
-    /// Blocks asked for in this seek. Who asked for any stands on no entry and has no error, and seeks again.
+    /// Number of blocks requested in this seek. An iterator that requested blocks is on no entry, has no error, and
+    /// seeks again.
     #[inline]
     pub fn asked(&self) -> usize {
         self.wanted.len()
     }
 
-    /// Asks for a block; [`Self::take`] takes the number.
+    /// Requests a block; returns its number for [`Self::take`].
     pub(crate) fn ask(&mut self, block: WantedBlock) -> usize {
         self.wanted.push(block);
         self.wanted.len() - 1
@@ -78,12 +78,12 @@ impl SeekReads {
         }
     }
 
-    /// The bytes of a block that was asked for, if they are here.
+    /// The bytes of a requested block, if they were read.
     pub fn take(&mut self, number: usize) -> Option<Vec<u8>> {
         self.arrived.get_mut(number).map(std::mem::take).filter(|bytes| !bytes.is_empty())
     }
 
-    /// The seek is done: nothing of it is kept.
+    /// Ends the seek, and drops everything of it.
     pub fn end(&mut self) {
         self.wanted.clear();
         self.arrived.clear();

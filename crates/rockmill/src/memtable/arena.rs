@@ -40,7 +40,7 @@ const CUT_BLOCK_MAX: usize = PIECE / 8;
 /// large.
 const BEFORE_USED_PIECES: usize = 64 << 10;
 
-/// Bytes of a block of an arena that is told to grow by `step`, where no limit bounds all memtables together.
+/// Bytes of a block of an arena whose growth step is `step`, if no limit applies to all memtables together.
 pub(crate) fn block_of_arena(write_buffer_size: usize, step: usize) -> usize {
     let cut = write_buffer_size >= MEMTABLE_MIN && step >= BEFORE_PIECES;
     if cut { step.min(CUT_BLOCK_MAX) } else { step }
@@ -60,8 +60,8 @@ pub(crate) fn step_of_shards(write_buffer_size: usize) -> usize {
     (write_buffer_size / (2 * shard_count())).max(BLOCK_SIZE_MIN)
 }
 
-/// Bytes below which no memtable is full, whatever `write_buffer_size` says: the list's head and the first entry of
-/// each shard lie in blocks of their own, and with less each write could be a flush.
+/// Bytes below which no memtable is full, whatever `write_buffer_size` is: the list's head and the first entry of each
+/// shard are in separate blocks, so with less each write could cause a flush.
 pub(crate) fn memory_when_full_min() -> usize {
     (shard_count() + 2) * BLOCK_SIZE_MIN
 }
@@ -99,7 +99,7 @@ pub(super) fn shard_count() -> usize {
 /// The calling thread's number; `& (shard_count() - 1)` is its shard.
 pub(super) use crate::sync::thread_number as thread_slot;
 
-/// Stands at the start of each block; the bytes behind it are handed out.
+/// The header at the start of each block; the bytes after it are handed out.
 struct Block {
     /// The block allocated before this one; the chain is what `drop` walks. Null in a block that was cut from a piece.
     previous: *mut Block,

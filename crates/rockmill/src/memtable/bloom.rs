@@ -14,7 +14,7 @@ const BLOCK: usize = 4;
 /// Words that an entry sets bits in.
 const WORDS: usize = 3;
 
-/// What goes into a memtable's filter.
+/// The parameters of a memtable's filter.
 #[derive(Debug, Clone, Default)]
 pub struct MemTableFilter {
     /// Bytes of the filter; 0 has none.
@@ -98,8 +98,8 @@ impl Bloom {
         })
     }
 
-    // Relaxed in both: a reader asks for what it may see, and learned of that by an Acquire load of the sequence number
-    // that was stored (Release) after the bits were set.
+    // Relaxed in both: a reader queries keys that it may see, and it knows of them through an Acquire load of the
+    // sequence number, which was stored (Release) after the bits were set.
     fn add_hash(&self, hash: u64) {
         for (word, mask) in self.probes(hash) {
             // Read first: most bits of a full filter are set, and a read does not take the line from others.

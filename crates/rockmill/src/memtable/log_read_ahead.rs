@@ -50,14 +50,14 @@ pub(crate) struct LogReads {
     pub counts: Arc<Mutex<LogReadCounts>>,
 }
 
-/// What was read from logs.
+/// Values read from logs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LogReadCounts {
     /// Values.
     pub values: u64,
     /// Reads that they were read with.
     pub reads: u64,
-    /// Bytes of these, with what lies between values that are read together.
+    /// Bytes of these, including the gaps between values that are read together.
     pub bytes: u64,
 }
 
@@ -97,7 +97,7 @@ pub(super) trait SlotIterator: InternalIterator + 'static {
 /// Entries in a row, and their values.
 #[derive(Default)]
 struct Window {
-    /// Of each entry: which of the pieces its value is, `None` where it is inline.
+    /// For each entry: the index of its value's piece, `None` if the value is inline.
     entries: Vec<Option<u32>>,
     pieces: Pieces,
     /// The logs of the pieces, in the order of their numbers there.
@@ -139,7 +139,7 @@ pub(super) struct ReadAhead<E> {
     ahead: E,
     /// The window with the present entry.
     now: Window,
-    /// The one behind it, whose values are being read.
+    /// The next one, whose values are being read.
     next: Window,
     /// The present entry's place in its window.
     at: usize,
@@ -166,7 +166,7 @@ impl<E: SlotIterator> ReadAhead<E> {
         Self { table, reads, entries, ahead, now, next, at: 0, len: 0, counted, status: Ok(()) }
     }
 
-    /// Goes elsewhere: a new window begins there.
+    /// Continues elsewhere: a new window starts there.
     fn go(&mut self, go: impl FnOnce(&mut E)) {
         go(&mut self.entries);
         self.ahead = self.entries.copy();

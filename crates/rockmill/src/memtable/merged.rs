@@ -119,7 +119,7 @@ impl RangeDels {
     }
 }
 
-/// What is in a memtable, in numbers.
+/// The contents of a memtable, in numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Figures {
     entries: u64,
@@ -200,7 +200,7 @@ impl MergedMemTable {
         while entries.next().is_some_and(|e| offer(e, &self.cmp, self.values.as_ref(), ctx)) {}
     }
 
-    /// How many entries lie between two internal keys, and about their bytes.
+    /// Number of entries between two internal keys, and their approximate bytes.
     pub fn approximate_stats(&self, start: &[u8], end: &[u8]) -> (u64, u64) {
         let count = self.first_at_or_after(end).saturating_sub(self.first_at_or_after(start)) as u64;
         (count, count * self.data_size().checked_div(self.num_entries()).unwrap_or(0))
@@ -385,7 +385,7 @@ impl InternalIterator for MergedIterator {
     }
 }
 
-/// A memtable to which nothing is added any more: a sealed one, or several merged ones.
+/// A memtable that does not change any more: a sealed one, or several merged ones.
 #[derive(Clone)]
 pub enum SealedTable {
     /// As it was filled.
@@ -409,7 +409,7 @@ pub(crate) struct HeldMemory(Held);
 
 enum Held {
     Plain(Weak<MemTable>),
-    /// What it has in addition to its list.
+    /// Its data in addition to its list.
     Beside(Weak<MemTable>),
     /// Of a merged one: its own memory, and each of the lists.
     Merged(Weak<MergedMemTable>),
@@ -455,7 +455,7 @@ impl SealedTable {
         }
     }
 
-    /// The memory that is freed when nothing holds it any more.
+    /// The memory that is freed when nothing uses it any more.
     pub(crate) fn held_memory(&self) -> Vec<HeldMemory> {
         match self {
             Self::Plain(t) => vec![HeldMemory(Held::Plain(Arc::downgrade(t)))],

@@ -93,7 +93,7 @@ impl MemTable {
         self.values.as_ref()
     }
 
-    /// Like [`Self::with_filter`]; its memory comes from `pool`, where it goes back to, and is charged to `manager`.
+    /// Like [`Self::with_filter`], with memory from `pool`, which gets it back, charged to `manager`.
     pub(crate) fn charging(
         id: u64,
         cmp: InternalKeyComparator,
@@ -209,7 +209,7 @@ impl MemTable {
         }
     }
 
-    /// About how many entries lie between two internal keys, and their bytes.
+    /// Approximate number of entries between two internal keys, and their bytes.
     pub fn approximate_stats(&self, start: &[u8], end: &[u8]) -> (u64, u64) {
         let entries = self.num_entries();
         let count = self.list.approximate_count(start, end).min(entries);
@@ -443,7 +443,7 @@ impl InternalIterator for MemTableIterator {
 struct IndexTableIterator<E> {
     entries: E,
     table: SealedTable,
-    /// Values are read when they are asked for.
+    /// Values are read on demand.
     unprepared: bool,
     /// The present entry's value is in `read`.
     is_read: bool,

@@ -9,7 +9,7 @@ use super::*;
 
 const OPERATIONS: usize = if cfg!(miri) { 150 } else { 20_000 };
 
-/// An order that is neither of the built-in ones: by length, then bytes.
+/// A custom order: by length, then bytes.
 struct ByLength;
 
 impl Comparator for ByLength {
@@ -100,7 +100,7 @@ fn sequential_inserts_use_the_hint_and_stay_in_order() {
     let mut rng = fastrand::Rng::with_seed(seed);
     let list = SkipList::new(InternalKeyComparator::default(), 1 << 16);
     let mut model = BTreeMap::new();
-    // Runs of rising keys that jump about: into the middle, to the end, to the front.
+    // Runs of ascending keys at changing places: in the middle, at the end, at the front.
     for run in 0..OPERATIONS / 50 {
         let mut at = rng.u32(..);
         for i in 0..50 {
@@ -166,7 +166,7 @@ fn parallel_inserts_are_all_there_and_readers_see_order() {
             while !done.load(Ordering::Relaxed) || rounds == 0 {
                 let (mut at, mut last): (_, Option<Vec<u8>>) = (list.first(), None);
                 while let Some(e) = at {
-                    // The value repeats the user key: an entry that was not fully visible would show here.
+                    // The value repeats the user key: a partly visible entry would be noticed here.
                     assert_eq!(key::user_key(e.key()), e.value());
                     if let Some(last) = &last {
                         assert!(list.cmp().compare(last, e.key()).is_lt());
@@ -183,7 +183,7 @@ fn parallel_inserts_are_all_there_and_readers_see_order() {
                 s.spawn(move || {
                     let mut rng = fastrand::Rng::with_seed(seed + t);
                     for i in 0..each {
-                        // Half of them close together, so that threads fight for the same links.
+                        // Half of the keys are close together, so that threads contend for the same links.
                         let user = if i % 2 == 0 { (i * threads + t).to_be_bytes() } else { rng.u64(..).to_be_bytes() };
                         list.insert(&user, pack_tag(i * threads + t + 1, ValueType::Value), &user);
                         let mine = ikey(&user, i * threads + t + 1);

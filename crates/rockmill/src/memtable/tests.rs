@@ -56,7 +56,7 @@ fn range_tombstones_cover_older_entries_at_their_snapshots() {
     assert_eq!(get(&m, b"c", 3), Some(b"new".to_vec()));
     assert_eq!(get(&m, b"c", 4), Some(b"new".to_vec()));
     assert_eq!(get(&m, b"c", 5), None);
-    // The lookup leaves the tombstone for older places.
+    // The lookup leaves the tombstone to older sources.
     let mut ctx = GetContext::new(b"q");
     m.get(InternalKey::new(b"q", 9, VALUE_TYPE_FOR_SEEK).as_bytes(), &mut ctx);
     assert_eq!(ctx.max_covering, 5);
@@ -82,7 +82,7 @@ fn random_operations_agree_with_a_model() {
     println!("seed {seed}");
     let mut rng = fastrand::Rng::with_seed(seed);
     let m = table();
-    // For each key its versions: sequence number to value.
+    // The versions of each key: sequence number to value.
     let mut model: BTreeMap<Vec<u8>, BTreeMap<u64, Option<Vec<u8>>>> = BTreeMap::new();
     let operations = if cfg!(miri) { 200 } else { 10_000 };
     for seq in 1..=operations {

@@ -239,8 +239,8 @@ pub(crate) struct MemoryAccount {
 impl MemoryAccount {
     /// Charges memory that was allocated. Any thread may.
     pub fn charge(&self, bytes: usize) {
-        // Relaxed throughout: counts that order nothing. `enter` runs when nobody writes to the memtable; a lock keeps
-        // it and `give_back` apart.
+        // Relaxed ordering throughout: these are counters that order nothing. `enter` runs when nobody writes to the
+        // memtable; a lock serialises it with `give_back`.
         self.charged.fetch_add(bytes, Ordering::Relaxed);
         self.manager.used.fetch_add(bytes, Ordering::Relaxed);
         if let Some(count) = self.manager.of(self.state.load(Ordering::Relaxed)) {

@@ -1,4 +1,4 @@
-//! RocksDB's own merge operators, with its names, so that databases that use them can change sides.
+//! RocksDB's own merge operators with its names, so that databases that use them can move between RocksDB and Rockmill.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl MergeOperator for UInt64AddOperator {
     }
 }
 
-/// Strings one behind the other, parted by a delimiter.
+/// Concatenates strings, separated by a delimiter.
 #[derive(Debug, Clone)]
 pub struct StringAppendOperator {
     delimiter: Vec<u8>,
@@ -68,7 +68,7 @@ impl MergeOperator for StringAppendOperator {
 
     fn option_text(&self) -> String {
         match std::str::from_utf8(&self.delimiter) {
-            // A delimiter that is the syntax's own cannot be said.
+            // A delimiter with characters of the option syntax cannot be expressed.
             Ok(d) if !d.contains(['{', '}', ';']) && d.trim() == d => {
                 parse::braced([("id", self.name().to_owned()), ("delimiter", parse::escape(d))])
             }

@@ -1,4 +1,4 @@
-//! The page `docs/options.md`, made from the declarations and checked against them.
+//! Generates the page `docs/options.md` from the declarations, and checks that they match.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::known::{self, Meaning, Section};
 use super::{BlockBasedOptions, CfOptions, DbOptions, TphTableOptions};
 use crate::options::check;
 
-/// How to make the page anew.
+/// The command that regenerates the page.
 const HOW: &str = "ROCKMILL_WRITE_DOCS=1 cargo test -p rockmill --lib options_page";
 
 const HEAD: &str = "\
@@ -62,7 +62,7 @@ fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>])
     }
 }
 
-/// The range of an option, and of those nested in it.
+/// The range of an option, and of the options nested in it.
 fn range_words(name: &str) -> String {
     let inner = |n: &'static str| match n.strip_prefix(name) {
         Some("") => Some(String::new()),

@@ -45,7 +45,7 @@ pub struct FamilyNow<'a, O> {
     pub load: TreeLoad,
     /// Memtables that are full, and how many there may be.
     pub memtables: FullMemtables,
-    /// Which of them are flushed, or are to be.
+    /// Which of them are being flushed, or must be.
     pub flushes: FlushQueue,
     /// When index tables are merged and flushed, and what waits, before this decision; `None` for memtables with
     /// values.
@@ -79,7 +79,7 @@ pub struct FlushQueue {
     pub waiting: usize,
     /// Some of them are.
     pub in_flight: bool,
-    /// A caller asked for their flush, or it is due because logs grew too large.
+    /// A caller requested their flush, or it is due because logs grew too large.
     pub requested: bool,
 }
 
@@ -139,7 +139,7 @@ impl LogsNow {
         (self.capacity / FLUSH_PART).saturating_sub(self.others)
     }
 
-    /// They are to be flushed.
+    /// They must be flushed.
     pub fn is_flush_due(self) -> bool {
         self.newest >= self.newest_to_flush()
     }
@@ -269,7 +269,7 @@ pub fn is_flush_due(
         return queue.waiting > 0;
     }
     match index {
-        // With many memtables, whatever they are.
+        // With many memtables, regardless of their contents.
         Some((now, bytes)) => bytes >= now.flush_bytes || memtables.full >= memtables.most / FLUSH_PART as usize,
         // RocksDB's rule.
         None => {

@@ -67,7 +67,7 @@ pub(crate) struct JobFile {
     /// The rate limiter, and for how many bytes it is asked at once: all that is written, the last bytes before a
     /// flush, a sync or a close.
     limit: Option<(Limit, usize)>,
-    /// Bytes that the limiter was not asked for yet; fewer than it is asked for at once.
+    /// Bytes not yet requested from the limiter; fewer than one request.
     uncharged: usize,
     measures: Option<Measures>,
     /// When a sync was begun that is not over.
@@ -86,7 +86,7 @@ impl JobFile {
         Self { inner, gates: gates.collect(), limit, uncharged: 0, measures, syncing: None }
     }
 
-    /// Asks the rate limiter for what it was not asked for yet.
+    /// Requests the remaining bytes from the rate limiter.
     fn charge_rest(&mut self) {
         if let Some((limit, _)) = self.limit.as_ref().filter(|_| self.uncharged > 0) {
             limit.request(self.uncharged as u64);

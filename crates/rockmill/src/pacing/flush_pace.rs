@@ -65,7 +65,7 @@ pub struct FlushPace {
     /// The CPU time that they took.
     cpu: Seconds,
     flight: Option<OneFlush>,
-    /// The rate of writers that are not slowed; 0 as long as it is not known.
+    /// The rate of writers that are not slowed; 0 if it is not known yet.
     free: BytesPerSecond,
 }
 
@@ -240,7 +240,7 @@ mod tests {
 
     /// What one flush saw.
     struct Seen {
-        /// Writers stopped for so long, since the memtable was full.
+        /// The time for which writers were stopped since the memtable was full.
         stopped: f64,
         /// The memtable's fill at the end of the flush.
         filled: f64,
@@ -379,14 +379,14 @@ mod tests {
         let at = |data: u64, more| fill.room(filled(data, data as usize), 30_000_000 + 2 * data, more);
         assert!((at(7_500_000, 0) / 15.0e6 - 1.0).abs() < 0.01, "{}", at(7_500_000, 0));
         assert!((at(7_500_000, 2) / 75.0e6 - 1.0).abs() < 0.01, "{}", at(7_500_000, 2));
-        // What memory says counts: little room where it is nearly used up, and never none before it is.
+        // The memory limit counts: there is little room if it is nearly used up, but always some before that.
         assert!(fill.room(filled(0, 15 << 20), 30_000_000, 0) <= 2.0e6);
         assert!(fill.room(filled(15_000_000, 15 << 20), 60_000_000, 0) > 0.0);
         // How long writers took for one: without the time that they waited.
         let mut again = fill;
         assert_eq!(again.sealed(filled(15_000_000, 16 << 20), 60_000_000, 9.0, 2.5), Some(0.5));
         assert_eq!(again.sealed(filled(1_000, 1 << 20), 60_001_000, 10.0, 2.5), None, "not full");
-        // A column family that nobody writes to holds nobody up.
+        // A column family without writes delays nobody.
         assert!(fill.room(filled(10_000_000, 10 << 20), 1 << 40, 0) > 1e11);
     }
 }

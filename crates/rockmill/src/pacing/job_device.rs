@@ -1,5 +1,5 @@
-//! Holds up what a worker on another machine reads and writes for a job, as the store's own jobs are held up: by the
-//! rate limiter, for users' reads, and for a flush that goes first.
+//! Delays a remote worker's reads and writes like those of the store's own jobs: by the rate limiter, in favour of
+//! users' reads, and for a flush that has priority.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) struct JobDevicePace {
     pub held: Mutex<Held>,
 }
 
-/// How long somebody was held up. Two at once count once.
+/// Total delay. Simultaneous delays count once.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     waiting: u32,
@@ -104,7 +104,7 @@ mod tests {
         };
         pace.read(1 << 30);
         assert_eq!(pace.held(), Duration::ZERO, "nothing limits reads");
-        // A tenth of a second's bytes are there at once.
+        // A tenth of a second's bytes are available immediately.
         pace.write(1_000_000);
         let once = pace.held();
         assert!((800..=1200).contains(&once.as_millis()), "{once:?}");

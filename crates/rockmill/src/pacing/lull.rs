@@ -1,23 +1,23 @@
-//! Whether writers rest, as far as merges are concerned that serve readers alone.
+//! Whether writers are idle; decides about merges that only speed up reads.
 //!
-//! Such a merge rewrites many bytes for each that it moves, and the next flush brings the same work again. So it waits
-//! until no flush has begun for longer than writers pause between two: a writer that fills a memtable every minute does
-//! not rest in between. The longest pause counts, and is forgotten slowly, so that writers who come in bursts do not
-//! rest between two of them.
+//! Such a merge rewrites many bytes for each byte that it moves, and the next flush makes the same work necessary
+//! again. So it waits until no flush has begun for longer than the usual pause between two flushes: a writer that fills
+//! a memtable every minute is not idle in between. The longest pause counts, and decays slowly, so that writers that
+//! write in bursts do not count as idle between bursts.
 //!
-//! A pure state machine in given times, for the store and the simulator alike.
+//! A pure state machine that gets times as arguments, for the store and the simulator.
 
 use crate::pacing::common::Seconds;
 use crate::pacing::flush_bound::REST_SECONDS;
 
-/// Writers rest when no flush has begun for this many of their longest pauses.
+/// Writers count as idle when no flush has begun for this many times their longest pause.
 const PAUSES: f64 = 4.0;
 
-/// With each flush the longest pause counts as this part of itself.
+/// Each flush multiplies the longest pause by this.
 const KEPT: f64 = 0.9;
 
-/// Whoever has not flushed for this long rests, whatever pauses came before: after a night without a write, readers do
-/// not wait for days.
+/// After this long without a flush, writers count as idle, whatever the earlier pauses: after a night without writes,
+/// reads must not stay slow for days.
 const REST_MAX: Seconds = 600.0;
 
 /// When memtables of a column family were flushed.
@@ -25,7 +25,7 @@ const REST_MAX: Seconds = 600.0;
 pub struct Lull {
     /// When the last flush began.
     last: Option<Seconds>,
-    /// The longest pause between two, of late.
+    /// The longest recent pause between two flushes.
     pause: Seconds,
 }
 
@@ -37,7 +37,7 @@ impl Lull {
         self.last = Some(now);
     }
 
-    /// From when on writers rest, if no flush begins before. Those who have written nothing yet always do.
+    /// When writers begin to count as idle, if no flush begins before. Before the first flush, they always do.
     pub fn rests_from(&self) -> Seconds {
         let wait = (PAUSES * self.pause).clamp(REST_SECONDS, REST_MAX);
         self.last.map_or(f64::NEG_INFINITY, |last| last + wait)

@@ -163,7 +163,8 @@ mod tests {
             SLOPE.pressure(self.l0.floor())
         }
 
-        /// Goes on for so long. Gives bytes written, the highest L0, and the lowest and highest rate of whole seconds.
+        /// Continues for `seconds`. Returns the bytes written, the highest L0, and the lowest and highest rate of whole
+        /// seconds.
         fn run(&mut self, seconds: f64, demand: f64, drain: f64) -> (f64, f64, f64, f64) {
             let (from, until) = (self.written, self.now + seconds);
             let (mut top, mut low, mut high) = (0.0f64, f64::INFINITY, 0.0f64);
@@ -231,7 +232,7 @@ mod tests {
             c.set(now, &at(0.5), 8.0 * MB, written);
             let s = c.sustained / MB;
             assert!((at_least..=at_most).contains(&s), "{seconds} s: {s} MiB/s");
-            // What comes later is learned and not believed at once.
+            // Later changes are learned, but not fully at once.
             (now, written) = (now + 1.0, written + 1000.0 * MB);
             c.set(now, &at(0.0), 8.0 * MB, written);
             c.set(now, &at(0.5), 8.0 * MB, written);

@@ -222,7 +222,7 @@ pub(crate) struct WriteController {
     pub longest_micros: AtomicU64,
 }
 
-/// What writers may write, and what they have.
+/// The rate that writers may use, and the one that they have.
 #[derive(Debug, Default)]
 struct Bucket {
     control: RateControl,

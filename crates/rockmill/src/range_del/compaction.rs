@@ -11,21 +11,21 @@ use super::{FragmentedRangeTombstones, RangeTombstone, TruncatedRangeTombstones}
 
 /// The tombstones of a compaction's (or flush's) inputs.
 ///
-/// Snapshots cut the sequence numbers into stripes: `(.., s0]`, `(s0, s1]`, ..., `(sn, ..)`. An entry may go if a
-/// newer tombstone of its own stripe covers it, as then no snapshot sees it.
+/// Snapshots cut the sequence numbers into stripes: `(.., s0]`, `(s0, s1]`, ..., `(sn, ..)`. An entry may be dropped if
+/// a newer tombstone of its own stripe covers it, because then no snapshot sees it.
 #[derive(Debug)]
 pub struct CompactionRangeDel {
     coverage: Coverage,
-    /// All of them together, as they are written if nothing is cut or dropped. Made when the first file ends.
+    /// All of them merged, as they are written if nothing is truncated or dropped. Computed when the first file ends.
     merged: OnceCell<FragmentedRangeTombstones>,
 }
 
 /// A tombstone to write into an output file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputTombstone {
-    /// First user key covered; may lie before the file, which is then what truncates it.
+    /// First user key covered. It may be before the file; then the file's boundary truncates it.
     pub begin: Vec<u8>,
-    /// First user key not covered; may lie behind the file.
+    /// First user key not covered. It may be after the file.
     pub end: Vec<u8>,
     /// Its version.
     pub seq: SequenceNumber,
@@ -46,7 +46,7 @@ impl CompactionRangeDel {
         self.add(TruncatedRangeTombstones::whole(list));
     }
 
-    /// Adds an input file's tombstones, cut to its boundaries.
+    /// Adds an input file's tombstones, truncated to its boundaries.
     pub fn add_file(&mut self, list: Arc<FragmentedRangeTombstones>, smallest: &InternalKey, largest: &InternalKey) {
         let cut = TruncatedRangeTombstones::of_file(list, smallest, largest, self.coverage.cmp());
         self.add(cut);
@@ -62,7 +62,7 @@ impl CompactionRangeDel {
         self.coverage.is_empty()
     }
 
-    /// True if a tombstone of its snapshot stripe deletes version `seq` of `user_key`. Cheapest in key order.
+    /// True if a tombstone of its snapshot stripe deletes version `seq` of `user_key`. Calls in key order are cheapest.
     #[inline]
     pub fn covers(&mut self, user_key: &[u8], seq: SequenceNumber) -> bool {
         if self.coverage.is_empty() {
@@ -86,8 +86,8 @@ impl CompactionRangeDel {
     ///   point's key.
     ///
     /// Of several tombstones over the same keys, only the newest of each snapshot stripe is kept. One that every
-    /// snapshot sees is dropped if `may_drop` says, given its range within the file, that nothing older can exist
-    /// below the output level: `|_, _| true` for the bottommost level.
+    /// snapshot sees is dropped if `may_drop`, called with its range within the file, returns that nothing older can
+    /// exist below the output level: `|_, _| true` for the bottommost level.
     pub fn output(
         &self,
         lower: Option<&[u8]>,
@@ -98,7 +98,7 @@ impl CompactionRangeDel {
         if let (Some(l), Some(u)) = (lower, upper)
             && cmp.compare(l, u).is_gt()
         {
-            return Vec::new(); // a file without points whose user key the next one begins with
+            return Vec::new(); // a file without point keys, with whose user key the next file begins
         }
         let fragments = self.merged.get_or_init(|| self.merge());
         let earliest_snapshot = self.coverage.snapshots().first().copied().unwrap_or(MAX_SEQUENCE);
@@ -135,8 +135,8 @@ impl CompactionRangeDel {
         out
     }
 
-    /// All lists as one, of each piece's sequence numbers the newest of each stripe. Each list is cut down to those
-    /// first: all numbers of all pieces are as many as the square of the tombstones where those are nested.
+    /// Merges all lists into one, with the newest sequence number of each stripe per piece. Each list is first reduced
+    /// to those: for nested tombstones, the number of all sequence numbers of all pieces is quadratic.
     fn merge(&self) -> FragmentedRangeTombstones {
         let (cmp, snapshots) = (self.coverage.cmp(), self.coverage.snapshots());
         let (mut all, mut seqs) = (Vec::new(), Vec::new());
@@ -151,7 +151,7 @@ impl CompactionRangeDel {
         FragmentedRangeTombstones::for_compaction(&all, cmp, snapshots)
     }
 
-    /// The internal key that stands before all versions of `user_key` as a file's boundary that tombstones extended:
+    /// The internal key before all versions of `user_key`. As a file's boundary that tombstones extended, it says that
     /// the file ends before that user key.
     pub fn boundary(user_key: &[u8]) -> InternalKey {
         InternalKey::new(user_key, MAX_SEQUENCE, ValueType::RangeDeletion)

@@ -1,8 +1,8 @@
-//! Several lists of range tombstones, asked for those over one key after another.
+//! Several lists of range tombstones, searched for one key after another.
 //!
-//! Between two neighbouring bounds of any of the lists, the tombstones over a key are the same. [`Coverage`] keeps
-//! that interval and the sequence numbers over it: as long as keys stay inside, in whichever direction they move, a
-//! question is two comparisons. A key outside finds the lists' pieces anew, each from where its cursor stood.
+//! Between two neighbouring bounds of any of the lists, the tombstones over a key are the same. [`Coverage`] keeps that
+//! interval and the sequence numbers over it. As long as keys stay inside, in whatever direction they move, a lookup
+//! takes two comparisons. For a key outside, the piece of each list is searched again, starting at the list's cursor.
 
 use std::cmp::Ordering as KeyOrdering;
 
@@ -10,7 +10,7 @@ use rockmill_format::{InternalKeyComparator, SequenceNumber};
 
 use super::TruncatedRangeTombstones;
 
-/// A bound of the interval: which list's, and which of its bounds.
+/// A bound of the interval: the list, and the bound's number in it.
 #[derive(Debug, Clone, Copy)]
 struct Bound {
     list: usize,
@@ -27,24 +27,24 @@ enum At {
 #[derive(Debug)]
 struct List {
     tombstones: TruncatedRangeTombstones,
-    /// How many bounds are not behind the last key looked for.
+    /// Number of bounds that are at or before the last key.
     cursor: usize,
 }
 
-/// Lists of tombstones, asked for the sequence numbers over a key.
+/// Lists of tombstones that are searched for the sequence numbers over a key.
 #[derive(Debug)]
 pub(super) struct Coverage {
     cmp: InternalKeyComparator,
-    /// What cuts the sequence numbers into stripes; rising.
+    /// The snapshots that divide sequence numbers into stripes, ascending.
     snapshots: Vec<SequenceNumber>,
     lists: Vec<List>,
-    /// True if the fields below hold for the interval.
+    /// True if the fields below are valid.
     known: bool,
-    /// Keys from here on; `true`: not this key itself. `None`: no bound.
+    /// The interval's beginning; with `true`, exclusive. `None`: no bound.
     from: Option<(Bound, bool)>,
-    /// Keys up to, not including, this one.
+    /// The interval's end, exclusive.
     to: Option<Bound>,
-    /// Over the interval, newest first: of each list, the newest of each stripe.
+    /// The sequence numbers over the interval, newest first: the newest of each stripe of each list.
     seqs: Vec<SequenceNumber>,
 }
 
@@ -76,7 +76,8 @@ impl Coverage {
         }
     }
 
-    /// Of the tombstones over version `seq` of `user_key`, the newest of each list and stripe, newest first.
+    /// Sequence numbers of the tombstones over version `seq` of `user_key`: the newest of each list and stripe, newest
+    /// first.
     #[inline]
     pub(super) fn over(&mut self, user_key: &[u8], seq: SequenceNumber) -> &[SequenceNumber] {
         if !self.lists.is_empty() && !self.is_inside(user_key) {
@@ -126,7 +127,7 @@ impl Coverage {
         }
     }
 
-    /// Finds the interval around `user_key`. On a user key at which a file's tombstones are cut, the answer depends
+    /// Finds the interval around `user_key`. At a user key where a file's tombstones are truncated, the answer depends
     /// on the version and is not kept.
     #[cold]
     fn find(&mut self, user_key: &[u8], seq: SequenceNumber) {
@@ -178,7 +179,8 @@ impl Coverage {
     }
 }
 
-/// How many of `bounds` are not behind `key`: the cursor's place or a neighbour if it still fits, else by search.
+/// Number of `bounds` at or before `key`: the cursor or a neighbouring place if that still fits, otherwise by binary
+/// search.
 fn locate(bounds: &[Vec<u8>], cursor: usize, key: &[u8], cmp: &InternalKeyComparator) -> usize {
     let fits = |n: usize| {
         (n == 0 || cmp.compare_user(&bounds[n - 1], key).is_le())

@@ -1,9 +1,9 @@
-//! Which sequence numbers hold over which pieces, when many tombstones lie over one another.
+//! Finds the sequence numbers over each piece if many tombstones overlap.
 //!
-//! A list of all sequence numbers for each piece is quadratic for nested tombstones. Here, the tombstones stand in
-//! order of their sequence numbers, and layers of nodes stand over them: a node of layer *k* knows which pieces its
-//! 2^k tombstones cover together. Pieces that touch are one run, so that nested tombstones, whose union is one run,
-//! take one run per node. At worst there are *n* runs in each of log *n* layers.
+//! A list of all sequence numbers for each piece is quadratic for nested tombstones. Here, tombstones are sorted by
+//! sequence number, with layers of nodes above them: a node of layer *k* stores which pieces its 2^k tombstones cover
+//! together. Adjacent pieces form one run, so nested tombstones, whose union is one run, need only one run per node. In
+//! the worst case, each of the log *n* layers has *n* runs.
 //!
 //! ```text
 //! layer 2  [------------- 0..8)
@@ -11,8 +11,8 @@
 //! layer 0  [0..5)#3  [1..4)#5    [2..3)#7  [4..8)#9      by sequence number
 //! ```
 //!
-//! The newest tombstone over a piece that a snapshot sees is found as in a binary search: over nodes, each asked with
-//! a binary search of its runs.
+//! A binary search over nodes finds the newest tombstone over a piece that a snapshot sees; each node is checked with a
+//! binary search of its runs.
 
 use rockmill_format::SequenceNumber;
 
@@ -24,7 +24,7 @@ type Run = (u32, u32);
 struct Layer {
     /// Node `i` has `runs[starts[i]..starts[i + 1]]`.
     starts: Vec<u32>,
-    /// Rising within a node, with gaps between them.
+    /// In ascending order within a node, with gaps between them.
     runs: Vec<Run>,
 }
 
@@ -43,7 +43,7 @@ impl Layer {
         after > 0 && piece < runs[after - 1].1
     }
 
-    /// The layer over this one: each node stands for two.
+    /// The layer above this one: each node stands for two nodes.
     fn above(&self) -> Self {
         let mut above = Self { starts: Vec::with_capacity(self.nodes() / 2 + 2), runs: Vec::new() };
         above.starts.push(0);
@@ -76,13 +76,13 @@ impl Layer {
 pub(super) struct Layers {
     /// Rising.
     seqs: Vec<SequenceNumber>,
-    /// From the tombstones themselves up to one node over all.
+    /// From the tombstones themselves up to one node for all.
     layers: Vec<Layer>,
 }
 
 impl Layers {
-    /// Of tombstones: the sequence number, and from (inclusive) to (exclusive) piece; none is empty, and there is at
-    /// least one.
+    /// `tombstones`: sequence number, and first (inclusive) and last (exclusive) piece. There is at least one, and none
+    /// is empty.
     pub(super) fn new(mut tombstones: Vec<(SequenceNumber, Run)>) -> Self {
         tombstones.sort_unstable();
         let lowest =
@@ -97,10 +97,11 @@ impl Layers {
         Self { seqs: tombstones.into_iter().map(|t| t.0).collect(), layers }
     }
 
-    /// The newest sequence number over `piece` that is not above `snapshot`.
+    /// The newest sequence number over `piece` that is at most `snapshot`.
     pub(super) fn newest(&self, piece: usize, snapshot: SequenceNumber) -> Option<SequenceNumber> {
         let piece = u32::try_from(piece).ok()?;
-        // The first `end` nodes of a layer stand for the tombstones that the snapshot sees and that were not asked yet.
+        // The first `end` nodes of a layer stand for the tombstones that the snapshot sees and that were not checked
+        // yet.
         let mut end = self.seqs.partition_point(|&s| s <= snapshot);
         for (level, layer) in self.layers.iter().enumerate() {
             if end % 2 == 1 {
@@ -120,7 +121,7 @@ impl Layers {
         if self.layers[top].covers(0, piece) { self.descend(top, 0, piece, false) } else { None }
     }
 
-    /// The newest or oldest tombstone over `piece` of those under a node that covers it.
+    /// The newest or oldest tombstone over `piece` below a node that covers it.
     fn descend(&self, level: usize, mut node: usize, piece: u32, newest: bool) -> Option<SequenceNumber> {
         for layer in self.layers[..level].iter().rev() {
             let (left, right) = (2 * node, 2 * node + 1);

@@ -1,9 +1,9 @@
-//! Range tombstones: fragmented so that ranges do not overlap, and asked for the newest one over a key
-//! (RocksDB `db/range_tombstone_fragmenter.h`, `db/range_del_aggregator.h`).
+//! Range tombstones: fragmented so that ranges do not overlap, and searched for the newest one over a key (RocksDB
+//! `db/range_tombstone_fragmenter.h`, `db/range_del_aggregator.h`).
 //!
-//! - [`FragmentedRangeTombstones`]: one memtable's or table's tombstones, made to be searched.
-//! - [`TruncatedRangeTombstones`]: a table's, cut to the table's boundaries.
-//! - [`CompactionRangeDel`]: those of a compaction's inputs, by snapshot stripe, and what goes into its outputs.
+//! - [`FragmentedRangeTombstones`]: the tombstones of one memtable or table, prepared for searches.
+//! - [`TruncatedRangeTombstones`]: a table's tombstones, truncated to the table's boundaries.
+//! - [`CompactionRangeDel`]: the tombstones of a compaction's inputs, by snapshot stripe, and those for its outputs.
 
 mod compaction;
 mod coverage;
@@ -42,27 +42,27 @@ pub struct RangeTombstone {
 /// bounds  a c e g k m        offsets  0 1 3 4 4 5        seqs  5 5 3 3 9
 /// ```
 ///
-/// Where many tombstones lie over one another, such lists would be quadratic: `Layers` then stand in their place.
+/// If many tombstones overlap, such lists would be quadratic; `Layers` are then used instead.
 #[derive(Debug, Clone, Default)]
 pub struct FragmentedRangeTombstones {
-    /// Begins and ends of the fragments, rising, each once.
+    /// Begins and ends of the fragments, in ascending order, without duplicates.
     bounds: Vec<Vec<u8>>,
     /// The piece from `bounds[i]` to `bounds[i + 1]` has `seqs[offsets[i]..offsets[i + 1]]`; none means a gap. As
     /// long as `bounds`, but empty with `layers`.
     offsets: Vec<usize>,
-    /// Falling and without repetition within a piece. Empty with `layers`.
+    /// Within a piece in descending order, without duplicates. Empty with `layers`.
     seqs: Vec<SequenceNumber>,
     layers: Option<Box<Layers>>,
     /// Fragments, each counted once for each of its sequence numbers.
     len: usize,
 }
 
-/// Sequence numbers in plain lists, for each tombstone and at least: above both, [`Layers`] take their place.
+/// Limits of sequence numbers in plain lists, per tombstone and in total: if both are exceeded, [`Layers`] are used.
 const LISTED_PER_TOMBSTONE: usize = 16;
 const LISTED: usize = 4096;
 
 impl FragmentedRangeTombstones {
-    /// Fragments `tombstones`, in any order. Empty ranges (begin >= end) are left out.
+    /// Fragments `tombstones`, in any order. Empty ranges (begin >= end) are omitted.
     pub fn new(tombstones: &[RangeTombstone], cmp: &InternalKeyComparator) -> Self {
         Self::listing(tombstones, cmp, LISTED.max(LISTED_PER_TOMBSTONE.saturating_mul(tombstones.len())))
     }
@@ -79,8 +79,8 @@ impl FragmentedRangeTombstones {
         Self { bounds: owned(&bounds), offsets: Vec::new(), seqs: Vec::new(), layers, len }
     }
 
-    /// Fragments `tombstones` and keeps, of each fragment's sequence numbers, only the newest for each of the
-    /// `snapshots` (rising) and for the latest state: what a compaction writes.
+    /// Fragments `tombstones` and keeps, for each fragment, only the newest sequence number for each of the `snapshots`
+    /// (ascending) and for the latest state, as a compaction writes them.
     pub fn for_compaction(
         tombstones: &[RangeTombstone],
         cmp: &InternalKeyComparator,
@@ -109,7 +109,7 @@ impl FragmentedRangeTombstones {
         size_of::<Self>() + bounds + lists + self.layers.as_ref().map_or(0, |l| l.memory_usage())
     }
 
-    /// The newest sequence number not above `snapshot` of a tombstone over `user_key`; 0 when none covers it.
+    /// The newest sequence number, at most `snapshot`, of a tombstone over `user_key`; 0 if none covers it.
     pub fn max_covering(
         &self,
         user_key: &[u8],
@@ -122,8 +122,8 @@ impl FragmentedRangeTombstones {
         }
     }
 
-    /// The end of the fragment that `user_key` lies in, and the newest of its sequence numbers that is not above
-    /// `snapshot`; `None` where there is none.
+    /// The end of the fragment that contains `user_key`, and its newest sequence number that is at most `snapshot`;
+    /// `None` if there is none.
     pub fn fragment_at(
         &self,
         user_key: &[u8],
@@ -134,7 +134,7 @@ impl FragmentedRangeTombstones {
         Some((self.piece_bounds(piece).1, self.newest(piece, snapshot)?))
     }
 
-    /// True when a fragment has keys of [`start`, `limit`].
+    /// True if a fragment has keys of [`start`, `limit`].
     pub fn reaches(&self, start: &[u8], limit: &[u8], cmp: &InternalKeyComparator) -> bool {
         let first = self.bounds.partition_point(|b| cmp.compare_user(b, start).is_le()).saturating_sub(1);
         (first..self.num_pieces())
@@ -142,13 +142,13 @@ impl FragmentedRangeTombstones {
             .any(|i| cmp.compare_user(&self.bounds[i + 1], start).is_gt() && self.newest(i, MAX).is_some())
     }
 
-    /// All fragments with each of their sequence numbers, in order of (begin ascending, sequence descending): as many
-    /// as the square of the tombstones where those are nested.
+    /// All fragments with each of their sequence numbers, in order of (begin ascending, sequence descending). For
+    /// nested tombstones, their number is quadratic.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8], SequenceNumber)> {
         self.iter_pieces(0)
     }
 
-    /// As [`Self::iter`], from the fragment that `user_key` lies in; `None` from the first.
+    /// As [`Self::iter`], from the fragment that contains `user_key`; with `None` from the first.
     fn iter_from(
         &self,
         user_key: Option<&[u8]>,
@@ -226,10 +226,11 @@ const MAX: SequenceNumber = SequenceNumber::MAX;
 /// A tombstone's sequence number, and from (inclusive) to (exclusive) piece.
 type Span = (SequenceNumber, (u32, u32));
 
-/// The bounds of `tombstones`, rising, each once, and what each tombstone covers between them. `None` without any.
+/// The bounds of `tombstones`, in ascending order without duplicates, and the pieces that each tombstone covers. `None`
+/// if there are no tombstones.
 fn cut<'a>(tombstones: &'a [RangeTombstone], cmp: &InternalKeyComparator) -> Option<(Vec<&'a [u8]>, Vec<Span>)> {
     let full = || tombstones.iter().filter(|t| cmp.compare_user(&t.begin, &t.end).is_lt());
-    // Both ends of each: the key, of which tombstone, and whether it is the begin.
+    // Both ends of each tombstone: the key, the tombstone, and whether it is the begin.
     let mut ends: Vec<(&[u8], u32, bool)> = Vec::new();
     let mut spans: Vec<Span> = Vec::new();
     for t in full() {
@@ -254,8 +255,8 @@ fn owned(bounds: &[&[u8]]) -> Vec<Vec<u8>> {
     bounds.iter().map(|b| b.to_vec()).collect()
 }
 
-/// Goes from bound to bound; `f` gets the sequence numbers over the piece that begins there, with how many tombstones
-/// have each. It ends where `f` gives `None`.
+/// Calls `f` for each bound with the sequence numbers over the piece that begins there, and how many tombstones have
+/// each number. Ends when `f` returns `None`.
 fn over_pieces(
     spans: &[Span],
     bounds: usize,
@@ -284,7 +285,7 @@ fn over_pieces(
     Some(())
 }
 
-/// The lists of all pieces: all sequence numbers, or the newest of each stripe. `None` if those would be more than
+/// The lists of all pieces: all sequence numbers, or the newest of each stripe. `None` if there would be more than
 /// `limit`.
 fn sweep(
     spans: &[Span],
@@ -308,8 +309,8 @@ fn sweep(
     Some((offsets, seqs))
 }
 
-/// Refuses to delete a range of keys where they stand in the order of their hashes: those between two keys there are
-/// others than whoever names the two has in mind.
+/// Refuses to delete a range of keys if keys are ordered by their hashes: the keys between the two bounds would not be
+/// the ones that the caller means.
 pub(crate) fn refuse_hashed_range(cmp: &InternalKeyComparator, what: &str) -> Result<()> {
     match cmp.is_hash_range() {
         true => Err(Error::not_supported(format!(
@@ -330,8 +331,8 @@ fn count(spans: &[Span], bounds: usize) -> usize {
     len
 }
 
-/// Of the sequence numbers that `newest` finds (the newest not above the given one), the newest of each stripe between
-/// neighbouring snapshots. Steps from stripe to stripe, so that those between cost nothing.
+/// Returns the newest sequence number of each stripe between neighbouring snapshots. `newest` finds the newest one that
+/// is at most a given number; stepping from stripe to stripe skips the numbers in between.
 fn newest_of_stripes(
     newest: impl Fn(SequenceNumber) -> Option<SequenceNumber>,
     snapshots: &[SequenceNumber],

@@ -20,7 +20,7 @@ fn orders() -> [InternalKeyComparator; 2] {
     [InternalKeyComparator::default(), InternalKeyComparator::new(Arc::new(ReverseBytewiseComparator))]
 }
 
-/// What a list of unfragmented tombstones says.
+/// The answer of a list of unfragmented tombstones.
 fn covering(t: &[RangeTombstone], k: &[u8], snapshot: u64, cmp: &InternalKeyComparator) -> u64 {
     t.iter()
         .filter(|t| t.seq <= snapshot)
@@ -86,7 +86,7 @@ fn compaction_keeps_the_newest_of_each_stripe() {
     assert_eq!(kept(&[9, 12]), [9]);
 }
 
-/// Fragments as they come, or in layers, which else are only for many.
+/// Fragments in their usual form, or in layers, which are otherwise used only for many tombstones.
 fn either(rng: &mut fastrand::Rng, t: &[RangeTombstone], cmp: &InternalKeyComparator) -> FragmentedRangeTombstones {
     FragmentedRangeTombstones::listing(t, cmp, if rng.bool() { 0 } else { usize::MAX })
 }
@@ -121,7 +121,7 @@ fn layers_say_what_lists_say() {
                     let inside = cmp.compare_user(&t.begin, &limit).is_le() && cmp.compare_user(&t.end, &k).is_gt();
                     full && inside
                 });
-                // The answer for a range that ends before it begins matters to nobody.
+                // The answer for a range that ends before it begins does not matter.
                 if cmp.compare_user(&k, &limit).is_le() {
                     assert_eq!(
                         (layered.reaches(&k, &limit, &cmp), listed.reaches(&k, &limit, &cmp)),
@@ -136,7 +136,7 @@ fn layers_say_what_lists_say() {
 #[test]
 fn nested_tombstones_take_memory_in_proportion() {
     let cmp = InternalKeyComparator::default();
-    // As lists they would be four billion numbers for 64,000 tombstones.
+    // In lists, 64,000 tombstones would need four billion numbers.
     for n in [4_000, 64_000] {
         let t = nested(n);
         let list = FragmentedRangeTombstones::new(&t, &cmp);
@@ -151,7 +151,8 @@ fn nested_tombstones_take_memory_in_proportion() {
         let mut compaction = CompactionRangeDel::new(cmp.clone(), vec![snapshot]);
         compaction.add_memtable(Arc::new(list));
         let written = compaction.output(None, None, |_, _| false);
-        // The newest over each piece, and within those of more than the snapshot's the newest that it sees.
+        // The newest over each piece, and in pieces with newer ones than the snapshot also the newest that the snapshot
+        // sees.
         assert_eq!(written.len(), 3 * n as usize - 2);
         assert!(written.iter().all(|w| w.seq <= u64::from(n)));
         assert!(compaction.covers(format!("{:08}", 2 * n).as_bytes(), snapshot - 1));
@@ -194,7 +195,7 @@ fn random_boundaries(rng: &mut fastrand::Rng, cmp: &InternalKeyComparator) -> (I
 
 /// True if the file with these boundaries may hold version `seq` of `user`.
 fn inside(bounds: &(InternalKey, InternalKey), user: &[u8], seq: u64, cmp: &InternalKeyComparator) -> bool {
-    // A tombstone of the file never covers a largest key with sequence number 0: see `of_file`.
+    // A file's tombstones never cover its largest key if that has sequence number 0: see `of_file`.
     let e = entry(user, seq);
     cmp.compare(bounds.0.as_bytes(), e.as_bytes()).is_le()
         && cmp.compare(e.as_bytes(), bounds.1.as_bytes()).is_le()
@@ -272,8 +273,8 @@ fn a_compactions_coverage_agrees_with_asking_each_file() {
     }
 }
 
-/// Cuts the key space into output files and checks that, for every version, the files' tombstones together delete at
-/// each snapshot what the inputs' did.
+/// Divides the key space into output files. Checks that for every version and snapshot, the files' tombstones together
+/// delete the same as the inputs' tombstones.
 #[test]
 fn output_files_together_delete_what_the_inputs_did() {
     let cmp = InternalKeyComparator::default();
@@ -332,7 +333,7 @@ fn output_files_together_delete_what_the_inputs_did() {
         for i in 0..40 {
             let k = key(i);
             for seq in 0..30 {
-                // Versions that exist in the outputs, or may in a deeper level, as they are older than those.
+                // Versions that exist in the outputs, or that may exist in a deeper level because they are older.
                 let present = points.iter().any(|p| p.as_bytes() == entry(&k, seq).as_bytes());
                 let below = points.iter().filter(|p| p.user_key() == k).all(|p| p.sequence() > seq);
                 for &at in snapshots.iter().chain([&MAX_SEQUENCE]) {

@@ -1,13 +1,12 @@
-//! A table's range tombstones, cut to the table's boundaries (RocksDB's `TruncatedRangeDelIterator`).
+//! A table's range tombstones, truncated to the table's boundaries (RocksDB's `TruncatedRangeDelIterator`).
 //!
-//! A tombstone stands in every file that it overlaps, with the bounds it had when it was written. In a file it must
-//! not say more than the file may: a neighbour of the same level may since have been compacted down, and its keys
-//! are then older than the tombstone's but in a place where the tombstone no longer belongs. So a tombstone covers
-//! only what lies between the file's smallest and largest internal keys.
+//! Every file that a tombstone overlaps contains it with its original bounds. It must not apply outside the file's own
+//! range. A neighbouring file of the same level may have been compacted down since, with entries to which the tombstone
+//! no longer applies. So a tombstone covers only what lies between its file's smallest and largest internal keys.
 //!
-//! A user key can straddle two files: its newer versions end the one, its older ones begin the other. Hence the cut
-//! is made in internal keys: of the first file's largest user key, only versions at or above that of its largest key
-//! are covered; of its smallest user key, only versions at or below that of its smallest key.
+//! A user key can straddle two files: one ends with its newer versions, the other begins with its older ones. Therefore
+//! tombstones are truncated at internal keys. Of a file's largest user key, only versions at or above the version of
+//! its largest key are covered; of its smallest user key, only versions at or below the version of its smallest key.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,15 +16,15 @@ use rockmill_format::{InternalKey, InternalKeyComparator, SequenceNumber, ValueT
 
 use super::FragmentedRangeTombstones;
 
-/// Fragmented tombstones with the internal keys at which they are cut, if at all.
+/// Fragmented tombstones, with the internal keys at which they are truncated, if at all.
 #[derive(Debug, Clone)]
 pub struct TruncatedRangeTombstones {
     list: Arc<FragmentedRangeTombstones>,
-    /// Of this user key, versions up to this one are covered, and nothing in front of it.
+    /// Of this user key, versions up to this one are covered; nothing before the key is.
     smallest: Option<(Vec<u8>, SequenceNumber)>,
-    /// Of this user key, versions from this one up are covered, and nothing behind it.
+    /// Of this user key, versions from this one up are covered; nothing after the key is.
     largest: Option<(Vec<u8>, SequenceNumber)>,
-    /// First fragments and end of those that reach into the boundaries, gaps included.
+    /// The range of fragments within the boundaries (first and end), including gaps.
     pieces: (usize, usize),
 }
 
@@ -36,7 +35,7 @@ impl TruncatedRangeTombstones {
         Self { list, smallest: None, largest: None, pieces }
     }
 
-    /// `list` cut to the boundaries of its file.
+    /// Truncates `list` to the boundaries of its file.
     pub fn of_file(
         list: Arc<FragmentedRangeTombstones>,
         smallest: &InternalKey,
@@ -45,7 +44,8 @@ impl TruncatedRangeTombstones {
     ) -> Self {
         let largest_tag = key::tag(largest.as_bytes());
         let covered_from = match largest.sequence() {
-            // A tombstone moved the boundary to the first user key that is not the file's: no version of it is.
+            // A tombstone extended the boundary to the first user key after the file: the file has no version of that
+            // key.
             MAX_SEQUENCE if largest_tag as u8 == ValueType::RangeDeletion as u8 => SequenceNumber::MAX,
             // No two entries share a user key and a sequence number, so no tombstone reaches over this key: the
             // boundary would have been moved otherwise.
@@ -68,7 +68,7 @@ impl TruncatedRangeTombstones {
         self.list.is_empty()
     }
 
-    /// The newest sequence number not above `snapshot` of a tombstone over version `seq` of `user_key`; 0 when none
+    /// The newest sequence number, at most `snapshot`, of a tombstone over version `seq` of `user_key`; 0 if none
     /// covers it.
     pub fn max_covering(
         &self,
@@ -90,8 +90,8 @@ impl TruncatedRangeTombstones {
         self.list.max_covering(user_key, snapshot, cmp)
     }
 
-    /// The fragments that reach into the boundaries, cut to them, gaps included. An end that is cut inside a user key's
-    /// versions appears as that user key, exclusive, as the neighbouring file has the rest.
+    /// The fragments within the boundaries, truncated to them, including gaps. If an end is truncated between a user
+    /// key's versions, that user key is the exclusive end, because the neighbouring file has the rest.
     pub(super) fn cut_pieces<'a>(&'a self, cmp: &'a InternalKeyComparator) -> impl Iterator<Item = CutPiece<'a>> {
         (self.pieces.0..self.pieces.1).filter_map(move |i| {
             let (begin, end) = self.list.piece_bounds(i);

@@ -1,4 +1,4 @@
-//! Histograms with RocksDB's buckets, so that percentiles of the same values are the same numbers.
+//! Histograms with RocksDB's buckets, so that the same values give the same percentiles.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Buckets of a histogram.
 pub(super) const BUCKETS: usize = 109;
 
-/// Upper bounds (inclusive) of the buckets: 1, 2, then each half as much again, with two significant digits.
+/// Upper bounds (inclusive) of the buckets: 1, 2, then each 1.5 times the one before, with two significant digits.
 static LIMITS: LazyLock<[u64; BUCKETS]> = LazyLock::new(|| {
     std::array::from_fn(|i| {
         if i < 2 {
             return i as u64 + 1;
         }
-        // The largest product is below 2^64; the cast cuts the fraction off.
+        // The largest product is below 2^64; the cast truncates the fraction.
         let mut limit = limits_product(i) as u64;
         let mut power = 1;
         while limit / 10 > 10 {
@@ -32,7 +32,7 @@ fn bucket_of(value: u64) -> usize {
     LIMITS.partition_point(|&limit| limit < value).min(BUCKETS - 1)
 }
 
-/// The part of a histogram that some of the threads fill.
+/// The part of a histogram that some of the threads write to.
 #[derive(Debug)]
 pub(super) struct Cells {
     buckets: [AtomicU64; BUCKETS],
@@ -77,7 +77,7 @@ impl Cells {
     }
 }
 
-/// A histogram at one moment, all threads together.
+/// A histogram at one moment, summed over all threads.
 #[derive(Debug, Clone)]
 pub(super) struct Summed {
     buckets: [u64; BUCKETS],
@@ -107,7 +107,7 @@ impl Summed {
         self.buckets.iter().sum()
     }
 
-    /// The value below which `p` of a hundred values lie, linear within a bucket.
+    /// The `p`th percentile, interpolated linearly within a bucket.
     fn percentile(&self, p: f64) -> f64 {
         let threshold = self.count() as f64 * (p / 100.0);
         let mut up_to = 0u64;
@@ -126,7 +126,7 @@ impl Summed {
         self.max as f64
     }
 
-    /// Limits of the buckets, up to the last that has a value, with how many values are up to each; and the sum.
+    /// Limits of the buckets up to the last one with a value, with cumulative counts; and the sum.
     pub fn up_to(&self) -> (Vec<(u64, u64)>, u64) {
         let used = self.buckets.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
         let mut count = 0;
@@ -186,12 +186,12 @@ impl HistogramData {
         self.average
     }
 
-    /// 95 of a hundred values are below.
+    /// The 95th percentile.
     pub fn p95(&self) -> f64 {
         self.percentile95
     }
 
-    /// 99 of a hundred values are below.
+    /// The 99th percentile.
     pub fn p99(&self) -> f64 {
         self.percentile99
     }

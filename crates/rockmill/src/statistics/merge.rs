@@ -1,4 +1,4 @@
-//! Counts what a merge operator does.
+//! Counts the calls and the time of merge operators.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use crate::perf_context::now_nanos;
 pub(crate) struct CountedOperator {
     operator: Arc<dyn MergeOperator>,
     statistics: Arc<Statistics>,
-    /// It merges for users' reads, not for jobs.
+    /// True if it merges for users' reads, false for jobs.
     reads: bool,
 }
 
 impl CountedOperator {
-    /// `operator`, counted where statistics are on.
+    /// `operator`, with counters if statistics are enabled.
     pub fn wrap(
         operator: Option<&Arc<dyn MergeOperator>>,
         statistics: Option<&Arc<Statistics>>,

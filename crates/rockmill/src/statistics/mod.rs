@@ -1,8 +1,8 @@
 //! Statistics: counters (tickers) and histograms by RocksDB's names, in RocksDB's text form.
 //!
-//! They are off unless `Options::enable_statistics` was called; each place that would count then costs one branch.
-//! When on, threads are spread over shards, so that threads on different cores write different cache lines; readers
-//! sum the shards. Counts are exact in sum and not ordered with anything else.
+//! They are off unless `Options::enable_statistics` was called; each counting place then costs one branch. If they are
+//! on, threads are spread over shards, so that threads on different cores write to different cache lines; readers sum
+//! up the shards. Sums are exact, but counters are not ordered with other memory accesses.
 
 mod histogram;
 mod merge;
@@ -36,7 +36,7 @@ pub enum StatsLevel {
     ExceptDetailedTimers = 3,
     /// All but the time spent waiting for locks.
     ExceptTimeForMutex = 4,
-    /// Everything. Nothing is measured here that the level before leaves out.
+    /// Everything. At present it measures nothing more than the level before.
     All = 5,
 }
 
@@ -55,7 +55,7 @@ impl StatsLevel {
 
 const TICKERS: usize = Ticker::ALL.len();
 const HISTOGRAMS: usize = Histogram::ALL.len();
-/// Shards at most; a shard takes about 50 KiB.
+/// Most shards; a shard takes about 50 KiB.
 const SHARDS_MAX: usize = 64;
 
 /// What some of the threads counted.
@@ -75,7 +75,7 @@ thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// A small number of the calling thread, for the choice of a shard.
+/// A small number for the calling thread, which selects its shard.
 #[inline]
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -87,7 +87,7 @@ fn thread_number() -> usize {
     })
 }
 
-/// Counters and histograms of the databases that share them (RocksDB's `Statistics`).
+/// Counters and histograms, which several databases may share (RocksDB's `Statistics`).
 pub struct Statistics {
     level: AtomicU8,
     /// A power of two of them.
@@ -164,7 +164,7 @@ impl Statistics {
         }
     }
 
-    /// A counter's value. Totals over kinds of blocks are made here, so that a cache hit counts once.
+    /// A counter's value. Totals over kinds of blocks are computed here, so that a cache hit is counted only once.
     pub fn ticker_count(&self, ticker: Ticker) -> u64 {
         let kinds = match ticker {
             Ticker::BlockCacheMiss => {
@@ -195,8 +195,8 @@ impl Statistics {
         Summed::of(self.shards.iter().map(|s| &s.histograms[histogram as usize])).data()
     }
 
-    /// A histogram's buckets up to the largest value: upper bounds (inclusive), and how many values are up to each; and
-    /// the sum of the values.
+    /// A histogram's buckets up to the largest value, as inclusive upper bounds with cumulative counts; and the sum of
+    /// the values.
     pub(crate) fn histogram_buckets(&self, histogram: Histogram) -> (Vec<(u64, u64)>, u64) {
         Summed::of(self.shards.iter().map(|s| &s.histograms[histogram as usize])).up_to()
     }
@@ -240,7 +240,7 @@ impl fmt::Debug for Statistics {
     }
 }
 
-/// When something that is being timed began; `None` where nobody measures.
+/// The start of a timed operation; `None` if times are not measured.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Started(Option<u64>);
 
@@ -264,7 +264,7 @@ pub(crate) trait MaybeStatistics {
         }
     }
 
-    /// Begins to time something, if anybody wants to know.
+    /// Begins to time an operation, if times are measured.
     #[inline]
     fn start(&self, clock: &dyn Clock) -> Started {
         match self.statistics() {
@@ -273,7 +273,7 @@ pub(crate) trait MaybeStatistics {
         }
     }
 
-    /// The same by the system's clock, where there is no other.
+    /// The same with the system's clock, where no other clock is available.
     #[inline]
     fn start_now(&self) -> Started {
         match self.statistics() {
@@ -282,7 +282,7 @@ pub(crate) trait MaybeStatistics {
         }
     }
 
-    /// The same for what RocksDB calls detailed: times measured so often that measuring costs.
+    /// The same for what RocksDB calls detailed timers: times measured so often that measuring them is costly.
     #[inline]
     fn start_detailed(&self) -> Started {
         match self.statistics() {
@@ -299,7 +299,7 @@ pub(crate) trait MaybeStatistics {
         }
     }
 
-    /// Adds the microseconds since to a histogram.
+    /// Adds the microseconds since `started` to a histogram.
     #[inline]
     fn stop(&self, histogram: Histogram, clock: &dyn Clock, started: Started) {
         if let (Some(s), Some(before)) = (self.statistics(), started.0) {

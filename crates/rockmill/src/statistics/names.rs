@@ -64,7 +64,7 @@ macro_rules! named {
 named! {
     /// What is counted (`rocksdb::statistics::Ticker`).
     pub enum Ticker {
-        /// Blocks looked for in the block cache and not there: the sum of the kinds.
+        /// Lookups in the block cache that did not find the block: the sum of the kinds.
         BlockCacheMiss("rocksdb.block.cache.miss"),
         /// Blocks found in the block cache: the sum of the kinds.
         BlockCacheHit("rocksdb.block.cache.hit"),
@@ -110,17 +110,17 @@ named! {
         BloomFilterPrefixUseful("rocksdb.bloom.filter.prefix.useful"),
         /// Point lookups that a prefix filter let through and that found the key in the table.
         BloomFilterPrefixTruePositive("rocksdb.bloom.filter.prefix.true.positive"),
-        /// Seeks of iterators that a prefix filter kept off a table of the last level.
+        /// Seeks of iterators for which a prefix filter avoided a table of the last level.
         LastLevelSeekFiltered("rocksdb.last.level.seek.filtered"),
         /// Seeks of iterators that a prefix filter let through to a table of the last level.
         LastLevelSeekFilterMatch("rocksdb.last.level.seek.filter.match"),
-        /// Seeks of iterators that a prefix filter kept off a table of another level.
+        /// Seeks of iterators for which a prefix filter avoided a table of another level.
         NonLastLevelSeekFiltered("rocksdb.non.last.level.seek.filtered"),
         /// Seeks of iterators that a prefix filter let through to a table of another level.
         NonLastLevelSeekFilterMatch("rocksdb.non.last.level.seek.filter.match"),
         /// Lookups that the memtables answered.
         MemtableHit("rocksdb.memtable.hit"),
-        /// Lookups that went on to the tables.
+        /// Lookups that continued in the tables.
         MemtableMiss("rocksdb.memtable.miss"),
         /// Lookups that a table of L0 answered.
         GetHitL0("rocksdb.l0.hit"),
@@ -128,7 +128,7 @@ named! {
         GetHitL1("rocksdb.l1.hit"),
         /// Lookups that a table of L2 or deeper answered.
         GetHitL2AndUp("rocksdb.l2andup.hit"),
-        /// Entries that compactions dropped behind a newer one of the key.
+        /// Entries that compactions dropped because the key has a newer one.
         CompactionKeyDropNewerEntry("rocksdb.compaction.key.drop.new"),
         /// Tombstones dropped because nothing older exists.
         CompactionKeyDropObsolete("rocksdb.compaction.key.drop.obsolete"),
@@ -144,25 +144,25 @@ named! {
         NumberKeysRead("rocksdb.number.keys.read"),
         /// Bytes of write batches.
         BytesWritten("rocksdb.bytes.written"),
-        /// Bytes of values that point lookups gave.
+        /// Bytes of values that point lookups returned.
         BytesRead("rocksdb.bytes.read"),
         /// Seeks of iterators.
         NumberDbSeek("rocksdb.number.db.seek"),
         /// Steps of iterators to the next key.
         NumberDbNext("rocksdb.number.db.next"),
-        /// Steps of iterators to the key before.
+        /// Steps of iterators to the previous key.
         NumberDbPrev("rocksdb.number.db.prev"),
         /// Seeks of iterators that found a key.
         NumberDbSeekFound("rocksdb.number.db.seek.found"),
         /// Steps to the next key that found one.
         NumberDbNextFound("rocksdb.number.db.next.found"),
-        /// Steps to the key before that found one.
+        /// Steps to the previous key that found one.
         NumberDbPrevFound("rocksdb.number.db.prev.found"),
-        /// Bytes of keys and values that iterators gave.
+        /// Bytes of keys and values that iterators returned.
         IterBytesRead("rocksdb.db.iter.bytes.read"),
-        /// Entries that iterators passed over: older versions, tombstones, what a snapshot does not see.
+        /// Entries that iterators skipped: older versions, tombstones, and entries that a snapshot does not see.
         NumberIterSkip("rocksdb.number.iter.skip"),
-        /// Seeks that iterators made to pass over many versions of one key.
+        /// Seeks that iterators made to skip many versions of one key.
         NumberOfReseeksInIteration("rocksdb.number.reseeks.iteration"),
         /// Iterators made.
         NoIteratorCreated("rocksdb.num.iterator.created"),
@@ -174,11 +174,11 @@ named! {
         NoFileErrors("rocksdb.no.file.errors"),
         /// Microseconds that writers waited or were delayed.
         StallMicros("rocksdb.stall.micros"),
-        /// Calls of `multi_get` and its kin.
+        /// Calls of `multi_get` and its variants.
         NumberMultigetCalls("rocksdb.number.multiget.get"),
-        /// Keys asked for in them.
+        /// Keys requested in them.
         NumberMultigetKeysRead("rocksdb.number.multiget.keys.read"),
-        /// Bytes of values that they gave.
+        /// Bytes of values that they returned.
         NumberMultigetBytesRead("rocksdb.number.multiget.bytes.read"),
         /// Keys that they found.
         NumberMultigetKeysFound("rocksdb.number.multiget.keys.found"),
@@ -192,7 +192,7 @@ named! {
         WalFileBytes("rocksdb.wal.bytes"),
         /// Writes whose own thread led the group.
         WriteDoneBySelf("rocksdb.write.self"),
-        /// Writes that another thread did for theirs.
+        /// Writes that another thread performed for their thread.
         WriteDoneByOther("rocksdb.write.other"),
         /// Writes that went to the WAL.
         WriteWithWal("rocksdb.write.wal"),
@@ -222,11 +222,11 @@ named! {
         BytesCompressedFrom("rocksdb.bytes.compressed.from"),
         /// Bytes of blocks stored compressed, after compression.
         BytesCompressedTo("rocksdb.bytes.compressed.to"),
-        /// Bytes of blocks for which no compression was asked.
+        /// Bytes of blocks for which no compression was requested.
         BytesCompressionBypassed("rocksdb.bytes.compression_bypassed"),
         /// Bytes of blocks that compression did not make small enough.
         BytesCompressionRejected("rocksdb.bytes.compression.rejected"),
-        /// Blocks for which no compression was asked.
+        /// Blocks for which no compression was requested.
         NumberBlockCompressionBypassed("rocksdb.number.block_compression_bypassed"),
         /// Blocks that compression did not make small enough.
         NumberBlockCompressionRejected("rocksdb.number.block_compression_rejected"),
@@ -238,15 +238,15 @@ named! {
         MergeOperationTotalTime("rocksdb.merge.operation.time.nanos"),
         /// CPU microseconds of compactions.
         CompactionCpuTotalTime("rocksdb.compaction.total.time.cpu_micros"),
-        /// Intervals in which the rate limiter gave out all it had.
+        /// Intervals in which the rate limiter released all its bytes.
         NumberRateLimiterDrains("rocksdb.number.rate_limiter.drains"),
         /// Errors of background work.
         ErrorHandlerBgErrorCount("rocksdb.error.handler.bg.error.count"),
         /// Of them, errors of I/O.
         ErrorHandlerBgIoErrorCount("rocksdb.error.handler.bg.io.error.count"),
-        /// Of them, those that may pass by themselves.
+        /// Of them, errors that may resolve themselves.
         ErrorHandlerBgRetryableIoErrorCount("rocksdb.error.handler.bg.retryable.io.error.count"),
-        /// Recoveries begun without a call of `resume`.
+        /// Recoveries that started without a call of `resume`.
         ErrorHandlerAutoresumeCount("rocksdb.error.handler.autoresume.count"),
         /// Attempts of them.
         ErrorHandlerAutoresumeRetryTotalCount("rocksdb.error.handler.autoresume.retry.total.count"),
@@ -264,13 +264,13 @@ named! {
         BlockChecksumComputeCount("rocksdb.block.checksum.compute.count"),
         /// Blocks whose checksum was wrong.
         BlockChecksumMismatchCount("rocksdb.block.checksum.mismatch.count"),
-        /// Blocks read at the opening of a table that the first read did not hold.
+        /// Blocks read while opening a table that its first read did not contain.
         TableOpenPrefetchTailMiss("rocksdb.table.open.prefetch.tail.miss"),
-        /// Blocks read at the opening of a table that the first read held.
+        /// Blocks read while opening a table that its first read contained.
         TableOpenPrefetchTailHit("rocksdb.table.open.prefetch.tail.hit"),
         /// Bytes that iterators read ahead.
         PrefetchBytes("rocksdb.prefetch.bytes"),
-        /// Of them, bytes that were asked for later.
+        /// Of them, bytes that were requested later.
         PrefetchBytesUseful("rocksdb.prefetch.bytes.useful"),
         /// Block reads that readahead answered.
         PrefetchHits("rocksdb.prefetch.hits"),
@@ -332,11 +332,11 @@ named! {
         FileWriteDbOpenMicros("rocksdb.file.write.db.open.micros"),
         /// Parts of a compaction.
         NumSubcompactionsScheduled("rocksdb.num.subcompactions.scheduled"),
-        /// Bytes of a value that a lookup gave.
+        /// Bytes of a value that a lookup returned.
         BytesPerRead("rocksdb.bytes.per.read"),
         /// Bytes of a group of write batches.
         BytesPerWrite("rocksdb.bytes.per.write"),
-        /// Bytes of the values that a `multi_get` gave.
+        /// Bytes of the values that a `multi_get` returned.
         BytesPerMultiget("rocksdb.bytes.per.multiget"),
         /// Compressing a block.
         CompressionTimesNanos("rocksdb.compression.times.nanos"),
@@ -348,7 +348,7 @@ named! {
         FlushTime("rocksdb.db.flush.micros"),
         /// Attempts of a recovery without a call of `resume`.
         ErrorHandlerAutoresumeRetryCount("rocksdb.error.handler.autoresume.retry.count"),
-        /// Bytes of the first read at the opening of a table.
+        /// Bytes of the first read while opening a table.
         TableOpenPrefetchTailReadBytes("rocksdb.table.open.prefetch.tail.read.bytes"),
     }
 }

@@ -41,7 +41,7 @@ pub struct CachedBlock {
     bytes: Box<[u8]>,
     len: usize,
     layout: BlockLayout,
-    /// Bytes to charge where they are not those of a block: what a reservation stands for, those of a row.
+    /// Bytes to charge if they are not those of a block: those of a reservation, or of a row.
     extra: usize,
     /// A table's index and filter; such an entry holds no block.
     meta: Option<Box<TableMeta>>,
@@ -168,7 +168,8 @@ fn meta_key(id: u64) -> Key {
     (id | 1, 0)
 }
 
-/// The key of a row of the block at `offset` of table `id`. Other rows may have the same key: each row says what it is.
+/// The key of a row of the block at `offset` of table `id`. Other rows may have the same key: each row stores its
+/// identity.
 #[inline]
 fn row_key(id: u64, offset: u64, user_key: &[u8]) -> Key {
     (id | 2, FoldHasher::fold(hash64(user_key) ^ 0x9e37_79b9_7f4a_7c15, offset | 1 << 63) ^ offset)
@@ -708,7 +709,7 @@ impl BlockCache {
     /// Finds unused entries other than `of` with `missing` bytes, and puts them at the end of the known ones. False if
     /// all of them are not enough, or were not enough when a thread examined all entries after the first `looks` times.
     fn find_unused(&self, room: &mut Room, looks: u64, of: Option<&Key>, missing: u64) -> bool {
-        // Apart from the cache, only the caller has it.
+        // Besides the cache, only the caller has it.
         let is_unused = |entry: &Arc<CachedBlock>| Arc::strong_count(entry) == 2;
         // Most of those found last time are still unused. Without them a full cache would go over the same used entries
         // for each block.

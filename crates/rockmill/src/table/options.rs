@@ -26,7 +26,7 @@ pub struct TableReadOptions {
     pub readahead: usize,
     /// Answer from the cache only, `Incomplete` otherwise (RocksDB's `kBlockCacheTier`).
     pub cache_only: bool,
-    /// Read what comes after a scan's window while the scan goes through the window.
+    /// Read the blocks after a scan's window while the scan is in the window.
     pub async_io: bool,
 }
 
@@ -104,13 +104,13 @@ pub struct ReplacedTables {
 pub struct TableBuilderOptions {
     /// Order of keys.
     pub cmp: InternalKeyComparator,
-    /// `Some` for a TPH table, with what is for such tables alone.
+    /// `Some` for a TPH table: the options only for such tables.
     pub tph: Option<TphSettings>,
     /// Files that a TPH table may keep using; of those whose keys overlap, the newest first.
     pub pieces: Arc<[KeptPiece]>,
     /// Tables that no longer count.
     pub replaced: Arc<ReplacedTables>,
-    /// Of the blocks, and what is for block-based tables alone.
+    /// Options of the blocks, and those only for block-based tables.
     pub block_based: BlockBasedSettings,
     /// Of what the kind compresses.
     pub compression: CompressionType,
@@ -118,7 +118,7 @@ pub struct TableBuilderOptions {
     pub compression_opts: CompressionOptions,
     /// Size that the table should have, in bytes; 0 if unknown. No more bytes of blocks are held back for a dictionary.
     pub target_file_size: u64,
-    /// Makes the prefixes that can be asked for.
+    /// Makes the prefixes for which the filter can be queried.
     pub prefix_extractor: Option<SliceTransform>,
     /// Properties that the caller knows: column family, db id, session id, times, file number, names.
     pub properties: TableProperties,

@@ -40,7 +40,7 @@ pub fn touched(
 /// A sorted run above a level's base run.
 #[derive(Debug, Clone)]
 pub struct ExtraRun {
-    /// Larger ids are newer; never 0, which stands for the base run.
+    /// Larger ids are newer; never 0, which means the base run.
     pub id: u64,
     /// Its files, by key, without overlap; at least one.
     pub files: Vec<Arc<FileMeta>>,
@@ -56,7 +56,7 @@ pub struct Level {
     pub extras: Vec<ExtraRun>,
 }
 
-/// One sorted run of a tree, and where it lies.
+/// One sorted run of a tree, and its place.
 #[derive(Debug, Clone, Copy)]
 pub struct SortedRun<'a> {
     /// The level.
@@ -137,7 +137,7 @@ impl Level {
         }
     }
 
-    /// Puts files that were added where they belong: those of L0 by age, those of each run of another level by key.
+    /// Sorts added files into their places: those of L0 by age, those of each run of another level by key.
     pub fn sort(&mut self, level: usize, cmp: &InternalKeyComparator) {
         if level == 0 {
             sort_newest_first(&mut self.base);

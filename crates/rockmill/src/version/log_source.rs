@@ -56,9 +56,9 @@ pub struct LogSource {
     file: Box<dyn SequentialFile>,
     begin: u64,
     read: u64,
-    /// Checksum of what it gave, where no hashes are kept.
+    /// Checksum of the data returned, if no hashes are kept.
     crc: u32,
-    /// Hashes of what it gave, where they are kept.
+    /// Hashes of the data returned, if they are kept.
     blocks: Option<BlockHashes>,
     /// What [`Self::check_again`] has read.
     again: Option<Box<LogSource>>,

@@ -100,7 +100,7 @@ pub struct ManifestMark {
     bytes: u64,
 }
 
-/// How far the MANIFEST that CURRENT names is now; `None` where there is none to look at.
+/// The current length of the MANIFEST that CURRENT names; `None` if there is none.
 pub fn manifest_mark(fs: &dyn FileSystem, dir: &Path) -> Option<ManifestMark> {
     let number = current_manifest(fs, dir).ok()?;
     let bytes = fs.file_size(&dir.join(filename::manifest(number))).ok()?;
@@ -234,7 +234,7 @@ pub fn for_each_edit_from(
                 })?;
                 let expected = group.last().map(|e| e.remaining_in_group.unwrap_or(0).checked_sub(1));
                 match edit.remaining_in_group {
-                    // Each edit of a group says how many follow it.
+                    // Each edit of a group has the number of edits that follow it.
                     Some(remaining) if expected.is_some_and(|e| e != Some(remaining)) => {
                         return Err(Error::corruption(format!(
                             "{}: in an atomic group of version edits the one at offset {offset} says that {remaining} \
@@ -576,7 +576,7 @@ mod tests {
         recover_manifest(&*fs, dir, &|_| Arc::default(), &mut |_, _| Ok((InternalKeyComparator::default(), 7)))
     }
 
-    /// Looked up one by one, as many names would take a minute.
+    /// Looked up one by one: that many names would take a minute.
     #[test]
     fn very_many_column_families_take_no_longer_than_their_number_allows() {
         const FAMILIES: u32 = 200_000;
@@ -598,7 +598,7 @@ mod tests {
         let began = std::time::Instant::now();
         assert_eq!(recover(&edits).unwrap().column_families.len(), FAMILIES as usize + 1);
         assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
-        // A name is free again once its column family is gone.
+        // A name can be used again after its column family was dropped.
         let dropped = VersionEdit { column_family: 7, column_family_drop: true, ..VersionEdit::default() };
         edits.truncate(10);
         edits.extend([dropped, created(11, "f7".to_owned())]);

@@ -1,4 +1,4 @@
-//! What a power cut can have left at a MANIFEST's end, and what it cannot.
+//! What a power cut can leave at a MANIFEST's end, and what it cannot.
 //!
 //! An append (one edit, or an atomic group) is synced before anything depends on it and before the next one is written.
 //! So after a power cut at most the last append is damaged, and it was not acknowledged: it may be skipped. An append
@@ -94,7 +94,7 @@ fn is_one_append(whole: &[Found<'_>]) -> bool {
             Part::Last => {}
         }
         record.extend_from_slice(fragment.payload);
-        // A record that lacks its middle does not decode, and says nothing.
+        // A record that lacks its middle does not decode, and tells nothing.
         let edit = VersionEdit::decode(&std::mem::take(&mut record));
         match (edit.map(|e| e.remaining_in_group), fragment.part) {
             (Ok(Some(n)), _) if following.is_none_or(|before| n < before) => following = Some(n),
@@ -226,7 +226,7 @@ mod tests {
             damaged[at / 8] ^= 1 << (at % 8);
             match last(&with_bytes(&fs, &damaged)) {
                 Err(e) => assert_eq!(e.kind(), ErrorKind::Corruption),
-                // A length that reaches behind the end is what a cut record has, too.
+                // A truncated record can also have a length that reaches beyond the end.
                 Ok(n) => {
                     assert_eq!(n, 2);
                     cut += 1;
@@ -259,7 +259,7 @@ mod tests {
             lost[begin..to].fill(0);
             assert_eq!(last(&with_bytes(&fs, &lost)).unwrap_err().kind(), ErrorKind::Corruption, "{begin} to {to}");
         }
-        // A damaged length reaches behind the end, as that of a record that was cut.
+        // A damaged length reaches beyond the end, like that of a truncated record.
         for &begin in &ends[..ends.len() - 2] {
             let mut damaged = whole.clone();
             damaged[begin + 5] = 0x7f;

@@ -190,13 +190,13 @@ impl FileMeta {
         self.size
     }
 
-    /// Bytes of its own file, which is the whole table where it has no pieces.
+    /// Bytes of its own file; without pieces, this is the whole table.
     pub fn own_size(&self) -> u64 {
         self.entry.size
     }
 
-    /// All files that it consists of, its own first. Copies, deletions and checks that files are there go by these;
-    /// what concerns a table goes by its number.
+    /// All files of the table, its own first. Copies, deletions and checks of existence use these; everything else
+    /// about a table uses its number.
     pub fn files(&self) -> impl Iterator<Item = TableFile> {
         self.entry.files()
     }

@@ -104,13 +104,13 @@ struct Shared {
     /// Tables that left the current version and whose own files still exist, because of a reader or because they are
     /// not deleted yet; without those whose files are files of other tables.
     past: Mutex<BTreeSet<u64>>,
-    /// Signalled when files were deleted, or listeners were told.
+    /// Signalled when files were deleted, or listeners were notified.
     done: Condvar,
     /// Wakes the thread that deletes them if nothing else does, since the last user of a table may be a reader.
     alarm: OnceLock<Arc<Alarm>>,
 }
 
-/// A file that is to be deleted.
+/// A file to delete.
 #[derive(Debug)]
 struct Waiting {
     file: TableFile,
@@ -224,7 +224,7 @@ pub struct Taken<'a> {
     pub files: Vec<(u64, PathBuf)>,
     /// How many of them are not deleted yet.
     deleting: usize,
-    /// They are deleted, and listeners are being told.
+    /// They are deleted, and listeners are being notified.
     tells: bool,
 }
 
@@ -304,7 +304,7 @@ mod tests {
         assert!(purge.shared.users.lock().is_empty());
     }
 
-    /// Each file is looked for where its own path id says, in the directories of its column family.
+    /// Each file is expected in the directory of its own path id, among those of its column family.
     #[test]
     fn a_file_is_queued_with_its_directory() {
         let purge = Arc::<PurgeQueue>::default();
@@ -345,7 +345,8 @@ mod tests {
         assert_eq!(purge.past(), []);
     }
 
-    /// A database is closed while a reader has a table that left: whichever goes first, what the MANIFEST names stays.
+    /// A database is closed while a reader holds an obsolete table: whichever is dropped first, the files that the
+    /// MANIFEST names stay.
     #[test]
     fn a_table_that_goes_without_being_obsolete_keeps_its_files() {
         for obsolete_first in [true, false] {

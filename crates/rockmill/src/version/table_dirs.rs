@@ -27,8 +27,8 @@ impl TableDirs {
         &self.0
     }
 
-    /// The directory that an id stands for. An id beyond the last path stands for the last one (RocksDB's
-    /// `TableFileName`), so that a copy of all tables in one directory opens, whatever the ids in its MANIFEST.
+    /// The directory of an id. An id beyond the last path means the last one (RocksDB's `TableFileName`), so that a
+    /// copy of all tables in one directory opens, whatever the ids in its MANIFEST.
     pub fn of(&self, path_id: u32) -> &Path {
         let last = self.0.len().saturating_sub(1);
         self.0.get(last.min(path_id as usize)).map_or(Path::new(""), PathBuf::as_path)

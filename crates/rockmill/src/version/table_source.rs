@@ -1,4 +1,4 @@
-//! Where tables come from.
+//! The source of tables.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use super::FileMeta;
 use crate::error::Result;
 use crate::table::Table;
 
-/// Opens tables for a job or a read; the store's table cache.
+/// Opens tables for a job or a read; the implementation is the store's table cache.
 pub trait TableSource: Send + Sync {
-    /// The table of a file, opened if it is not yet.
+    /// The table of a file; opens it if necessary.
     fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>>;
 }

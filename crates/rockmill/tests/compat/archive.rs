@@ -1,10 +1,9 @@
 //! The databases that the repository keeps (`tests/fixtures`): tar archives compressed with ZSTD, one for each version
 //! that wrote them.
 //!
-//! Each folder of an archive is a case: `case.txt` says what to know of it, `contents.txt` what its writer read from
-//! it, `db/` or `backup/` has the files. Beside each archive is an index in words, with a digest of every
-//! `contents.txt`.
-#![allow(dead_code)] // Each crate that includes this uses another part of it.
+//! Each folder of an archive is a case: `case.txt` describes it, `contents.txt` has what its writer read from it, and
+//! `db/` or `backup/` has the files. Next to each archive is a text index, with a digest of every `contents.txt`.
+#![allow(dead_code)] // each crate that includes this uses a different part of it
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,9 +35,9 @@ pub struct Case {
     pub tph: Vec<String>,
     /// Values have a time to live (`open_with_ttl`).
     pub ttl: bool,
-    /// A word of the refusal, where Rockmill refuses it.
+    /// A word of the error message, if Rockmill refuses it.
     pub refused: Option<String>,
-    /// What is in each column family, as the writer read it.
+    /// The contents of each column family, as the writer read them.
     pub contents: BTreeMap<String, Entries>,
     /// The text of that.
     pub contents_text: String,

@@ -1,9 +1,10 @@
-//! Databases that every version of RocksDB at hand and every release of Rockmill wrote, kept in the repository
-//! (`tests/fixtures`): each opens, holds what its writer read from it, and stays right when Rockmill writes to it and
-//! compacts it. What Rockmill does not support is refused by name.
+//! Databases in the repository (`tests/fixtures`) that all available versions of RocksDB and all releases of Rockmill
+//! wrote. Each opens, has the contents that its writer read from it, and stays correct when Rockmill writes to it and
+//! compacts it. Unsupported features are refused by name.
 //!
-//! Debian's RocksDB reads what Rockmill left of each. With `ROCKMILL_ROCKSDB_LIBS` naming a folder of libraries
-//! (`scripts/fixtures/make --libraries` makes target/rocksdb), the version that wrote a database reads it again, too.
+//! Debian's RocksDB reads each database after Rockmill's changes. If `ROCKMILL_ROCKSDB_LIBS` names a folder of
+//! libraries (`scripts/fixtures/make --libraries` makes target/rocksdb), the version that wrote a database also reads
+//! it again.
 
 mod archive;
 #[path = "../oracle/mod.rs"]
@@ -31,7 +32,7 @@ use rockmill_format::comparator::BytewiseComparator;
 use rockmill_io::{FileSystem, MemFileSystem, SystemClock};
 use rockmill_skip::{Missing, Needs, skip, wish};
 
-/// Where each database is in its file system in memory.
+/// The path of each database in its in-memory file system.
 const DIR: &str = "/compat/db";
 const BACKUPS: &str = "/compat/backups";
 
@@ -153,7 +154,7 @@ impl Home {
     }
 }
 
-/// Compares all contents with what is expected, in every way of reading.
+/// Compares all contents with the expected ones, with every way of reading.
 fn compare(home: &Home, db: &Db, expected: &BTreeMap<String, Entries>, when: &str) {
     for (name, entries) in expected {
         let what = format!("{}, {name}, {when}", home.case.title());
@@ -167,7 +168,7 @@ fn compare(home: &Home, db: &Db, expected: &BTreeMap<String, Entries>, when: &st
     }
 }
 
-/// Writes by Rockmill, and the same to what is expected.
+/// Writes with Rockmill, and changes the expected contents accordingly.
 fn write(home: &Home, db: &Db, expected: &mut BTreeMap<String, Entries>) {
     for (name, entries) in expected {
         let cf = db.cf_handle(name).expect("opened");
@@ -224,7 +225,7 @@ fn compact_all(db: &Db, families: &[String], title: &str) {
     }
 }
 
-/// One database that is read, written and compacted; gives what is then in it.
+/// Reads, writes and compacts one database; returns its contents after that.
 fn check(home: &Home) -> BTreeMap<String, Entries> {
     let title = home.case.title();
     let mut expected = home.case.contents.clone();
@@ -263,8 +264,8 @@ fn check(home: &Home) -> BTreeMap<String, Entries> {
         }
     }
     if !home.case.tph.is_empty() {
-        // RocksDB reads TPH tables of one file, but a build with assertions stops at their meta block when it verifies
-        // checksums: it is given block-based tables.
+        // RocksDB reads TPH tables of one file, but a build with assertions aborts at their meta block when it verifies
+        // checksums, so it gets block-based tables.
         let case = Case { tph: Vec::new(), ..home.case.clone() };
         let plain = Home { case, fs: Arc::clone(&home.fs) };
         compact_all(&plain.open(&families, false), &families, &title);
@@ -274,7 +275,7 @@ fn check(home: &Home) -> BTreeMap<String, Entries> {
     expected
 }
 
-/// Opens, reads all and compacts; the errors, each with where it came up.
+/// Opens, reads all and compacts; returns the errors, each with the step where it occurred.
 fn refusals(home: &Home) -> Vec<(&'static str, rockmill::Error)> {
     let families = match Db::list_cf(&home.options("default"), DIR) {
         Ok(families) => families,
@@ -307,8 +308,7 @@ fn refusals(home: &Home) -> Vec<(&'static str, rockmill::Error)> {
     errors
 }
 
-/// One database that Rockmill does not support: every way to its contents says so, and no
-/// table changes.
+/// For an unsupported database: every access to its contents reports that, and no table changes.
 fn check_refused(home: &Home, words: &str) {
     let title = home.case.title();
     let before = home.files();
@@ -330,7 +330,7 @@ fn check_refused(home: &Home, words: &str) {
     }
 }
 
-/// The names in a RocksDB's OPTIONS file are all known, and its defaults are worth no word.
+/// All names in RocksDB's OPTIONS file are known, and its defaults cause no warnings.
 fn check_options(home: &Home) {
     let title = home.case.title();
     let mut loader = OptionsLoader::new();
@@ -345,7 +345,7 @@ fn check_options(home: &Home) {
             }
             let unknown: Vec<_> = warnings.iter().filter(|w| w.contains("not known")).collect();
             assert!(unknown.is_empty(), "{unknown:#?}");
-            // Defaults of long ago were others than today's.
+            // Old versions had other defaults than today.
             if home.case.name == "defaults" && home.case.rocksdb().is_some_and(|v| v >= (6, 29)) {
                 assert!(warnings.is_empty(), "{warnings:#?}");
             }
@@ -359,7 +359,7 @@ fn check_options(home: &Home) {
     }
 }
 
-/// Adds the commands for a RocksDB to read a database that Rockmill left.
+/// Adds the commands with which RocksDB reads a database that Rockmill has changed.
 fn judge_script(script: &mut Script, peer: Peer, case: &Case, path: &Path, families: &[String]) {
     script.line("reset");
     if case.ttl {
@@ -405,7 +405,7 @@ fn judge_script(script: &mut Script, peer: Peer, case: &Case, path: &Path, famil
     script.line("close");
 }
 
-/// Compares what a RocksDB reads from the databases that Rockmill left with what should be there, in one process.
+/// Compares what RocksDB reads from the databases changed by Rockmill with the expected contents, in one process.
 fn judge(archive: &str, driver: &Driver, left: &[(Home, BTreeMap<String, Entries>)]) {
     let dir = tempfile::tempdir().expect("a folder");
     let mut script = Script::new();
@@ -436,7 +436,8 @@ fn libraries() -> Result<PathBuf, Missing> {
     named.ok_or_else(|| Needs::Releases.because("ROCKMILL_ROCKSDB_LIBS names no libraries"))
 }
 
-/// Lets RocksDB read what Rockmill left: Debian's, and the version that wrote it where its library is at hand.
+/// Lets RocksDB read the databases changed by Rockmill: Debian's version, and the version that wrote them if its
+/// library is available.
 fn judge_all(archive: &str, left: &[(Home, BTreeMap<String, Entries>)]) {
     if left.is_empty() {
         return;
@@ -478,7 +479,7 @@ fn check_archive(archive: &str) {
         })
         .collect();
     found.sort();
-    // Families without entries are in the index alone.
+    // Column families without entries are only in the index.
     for (line, found) in lines.iter().zip(&found) {
         let cut = |s: &str| s.split(' ').take(5).collect::<Vec<_>>().join(" ");
         assert_eq!(cut(line), cut(found), "{archive}: not what its index says");
@@ -502,7 +503,7 @@ fn check_archive(archive: &str) {
     judge_all(archive, &left);
 }
 
-/// Each RocksDB from 6.6 on that is at hand verifies and restores a backup that Rockmill made.
+/// Each available RocksDB from 6.6 on verifies and restores a backup that Rockmill made.
 #[test]
 fn backups_are_restored_by_other_versions() {
     let libraries = match libraries() {
@@ -525,7 +526,7 @@ fn backups_are_restored_by_other_versions() {
             engine.create_new_backup_flush(&db, true).expect("a backup");
         }
     }
-    // With log data that is in no table.
+    // With data in the log that is in no table.
     engine.create_new_backup(&db).expect("a backup");
     let of_versions = archive::archives();
     let versions = of_versions.iter().filter_map(|a| a.strip_prefix("rocksdb-").filter(|v| !v.contains('-')));
@@ -546,7 +547,7 @@ fn backups_are_restored_by_other_versions() {
     assert!(tried >= 6, "{tried} versions");
 }
 
-/// One test for each archive, so that they run beside each other.
+/// One test for each archive, so that they run in parallel.
 macro_rules! archives {
     ($($test:ident $archive:literal)*) => {
         $(#[test]
@@ -581,7 +582,7 @@ archives! {
     rocksdb_11_8_tables "rocksdb-11.8.1-tables"
 }
 
-/// Who opens a database as one with a time to live that is none is told which.
+/// Opening a database without a time to live as one with it gives an error that names the database.
 #[test]
 fn values_without_a_time_are_named_with_their_database() {
     let mut home = Home::new(&Case::default());
@@ -597,7 +598,7 @@ fn values_without_a_time_are_named_with_their_database() {
     assert!(e.message().contains(DIR) && e.message().contains("time to live"), "{e}");
 }
 
-/// Cases of one name have the same contents, whoever wrote them.
+/// Cases with the same name have the same contents, regardless of their writer.
 #[test]
 fn versions_agree_about_contents() {
     let mut seen: BTreeMap<(String, String), (String, Entries)> = BTreeMap::new();

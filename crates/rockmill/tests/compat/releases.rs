@@ -1,11 +1,11 @@
-//! Rockmill's own fixtures, one archive for each release, written by that release and never again:
+//! Rockmill's own fixtures, one archive per release, written once by that release:
 //!
 //! ```sh
 //! ROCKMILL_WRITE_FIXTURE=1 cargo test -p rockmill --test compat this_release_has_a_fixture
 //! ```
 //!
-//! writes `tests/fixtures/rockmill-VERSION` and `rockmill-VERSION-tph` (TPH tables of several files), where they are
-//! not there yet. A new version in the workspace's manifest makes the test fail until that was done; the archives of
+//! writes `tests/fixtures/rockmill-VERSION` and `rockmill-VERSION-tph` (TPH tables of several files), if they do not
+//! exist yet. After a new version in the workspace's manifest, the test fails until that was done; the archives of
 //! earlier releases stay.
 
 use std::collections::BTreeMap;
@@ -78,8 +78,8 @@ impl Maker {
         self.note(&format!("tph {name}"));
     }
 
-    /// Writes of all kinds, each round compacted into the last level, so that tables go on using files of the rounds
-    /// before; then a table above them, and data in the log.
+    /// Writes of all kinds, each round compacted into the last level, so that tables continue to use files of earlier
+    /// rounds; then a table above them, and data in the log.
     fn shared_histories(&mut self, db: &Db) {
         let names: Vec<String> = self.families.iter().map(|(n, _)| n.clone()).collect();
         for name in names {
@@ -88,7 +88,7 @@ impl Maker {
             let merges = self.notes.contains(&format!("operator {name} "));
             self.rng = fastrand::Rng::with_seed(7);
             db.put_cf(&cf, b"", format!("the empty key of {name}")).expect("put");
-            // It keeps files of the rounds, which heads list as replaced before.
+            // The iterator keeps files of earlier rounds, which heads list as replaced.
             let slow = db.raw_iterator_cf(&cf);
             for round in 0..6 {
                 let (from, to) = if round == 0 { (0, 120) } else { (round * 17, round * 17 + 9) };
@@ -144,7 +144,7 @@ impl Maker {
         for name in names {
             let cf = db.cf_handle(&name).expect("opened");
             let key = |n: u32| format!("key{n:04}").into_bytes();
-            // The same in every family, so that an archive has most of it once; but one value says which it is.
+            // The same in every column family, so that the archive compresses well; but one value names the family.
             self.rng = fastrand::Rng::with_seed(7);
             db.put_cf(&cf, b"", format!("the empty key of {name}")).expect("put");
             for n in 0..48 {
@@ -183,7 +183,7 @@ impl Maker {
         }
     }
 
-    /// Takes what is in the database, and its files as a killed process leaves them, into the archive.
+    /// Adds the contents of the database, and its files as a killed process leaves them, to the archive.
     fn end(&mut self, name: &str, db: Db) {
         let contents = contents(&db);
         let left = self.fs.crash_image(CrashMode::KeepAll);
@@ -212,7 +212,7 @@ impl Maker {
     }
 }
 
-/// What is in a database, as archives have it.
+/// The contents of a database, in the archives' form.
 fn contents(db: &Db) -> String {
     let mut out = String::new();
     let mut names = db.cf_names();
@@ -275,7 +275,7 @@ fn make_tph() -> Maker {
     m
 }
 
-/// Every case of this version but those with TPH tables.
+/// All cases of this version except those with TPH tables.
 fn make() -> Maker {
     let mut m = maker();
     m.begin("defaults, several families, operands, several versions of keys, data in the log");

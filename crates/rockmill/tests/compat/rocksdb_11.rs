@@ -1,5 +1,4 @@
-//! What the databases of RocksDB 11.8.1 are there for: the formats that only they have, and reading without a merge
-//! operator.
+//! The purpose of the databases of RocksDB 11.8.1: formats that only they have, and reads without a merge operator.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +9,7 @@ use super::archive::{self, Entries};
 use super::oracle::content::{read, same};
 use super::{DIR, Home};
 
-/// The fixtures really have what they are there for.
+/// Checks that the fixtures really have these features.
 #[test]
 fn tables_use_the_new_formats() {
     let mut found = BTreeSet::new();
@@ -55,7 +54,7 @@ fn tables_of_11_8_are_of_format_version_7() {
     }
 }
 
-/// Without a merge operator, keys without operands are read, and the others refused.
+/// Without a merge operator, keys without operands can be read; reads of others are refused.
 #[test]
 fn operands_without_an_operator() {
     let cases = archive::cases("rocksdb-11.8.1-features");

@@ -1,9 +1,9 @@
-//! The device of a fast path is full, or the one of the tables, and the other is not.
+//! Either the device of the fast path or the device of the tables is full.
 
 use super::*;
 use rockmill::CompressionType;
 
-/// Logs in `/fast`, which nothing but a full memory flushes.
+/// Logs in `/fast`; only full memory causes a flush.
 fn fast(options: &mut Options) {
     options.set_fast_path("/fast", 1 << 30);
     options.set_max_index_size(1 << 20);
@@ -12,13 +12,13 @@ fn fast(options: &mut Options) {
     options.enable_statistics();
 }
 
-/// Nobody makes room there but the flush of the store's own recovery.
+/// Only the flush of the store's own recovery makes room there.
 #[test]
 fn a_full_fast_device_is_emptied_by_the_recovery() {
     let (fs, options, db, mut all) = opened(fast);
     let mut n = 0;
     for round in 0..3 {
-        // A small log, too: less than an index table has memory.
+        // Also with a log smaller than an index table's memory.
         fs.set_free_space_in(Path::new("/fast"), Some([300_000, 5_000, 1 << 20][round])).expect("a directory");
         let e = loop {
             n += 1;
@@ -39,7 +39,7 @@ fn a_full_fast_device_is_emptied_by_the_recovery() {
     all.check("reopened", &open(&options, path()));
 }
 
-/// Somebody else's files fill the device: with nothing to flush, trying again would be in vain.
+/// Other files fill the device: with nothing to flush, retries would be useless.
 #[test]
 fn a_fast_device_that_others_fill_is_waited_for() {
     let (fs, options, db, mut all) = opened(fast);
@@ -54,7 +54,7 @@ fn a_fast_device_that_others_fill_is_waited_for() {
     all.check("after it", &db);
 }
 
-/// What a flush needs is the values that index tables stand for, not their memory.
+/// A flush needs space for the values that index tables refer to, not for the tables' memory.
 #[test]
 fn a_full_slow_device_is_waited_for_until_the_values_fit() {
     let (fs, options, db, mut all) = opened(fast);
@@ -78,7 +78,7 @@ fn a_full_slow_device_is_waited_for_until_the_values_fit() {
     all.check("reopened", &open(&options, path()));
 }
 
-/// Writes values that are compressed, to a tenth and less, or such that cannot be.
+/// Writes values that compress to a tenth or less, or incompressible ones.
 fn fill(all: &mut Acknowledged, db: &Db, keys: std::ops::Range<usize>, random: Option<u64>) {
     let mut rng = random.map(fastrand::Rng::with_seed);
     for n in keys {
@@ -92,14 +92,14 @@ fn fill(all: &mut Acknowledged, db: &Db, keys: std::ops::Range<usize>, random: O
     }
 }
 
-/// Tables of compressed values need less than the values. How much less is not known before the first flush, nor after
-/// one of other values: then some tries are in vain, and not many.
+/// Tables of compressed values need less space than the values. How much less is unknown before the first flush, and
+/// after a flush of different values: then a few attempts fail, but not many.
 #[test]
 fn a_full_slow_device_is_waited_for_until_the_compressed_values_fit() {
     let (fs, options, db, mut all) = opened(|o| {
         fast(o);
         o.set_compression_type(CompressionType::Lz4);
-        // Tries that only tell how much space is needed do not count.
+        // Attempts that only determine the required space do not count.
         o.set_max_bgerror_resume_count(1);
     });
     let tries = || options.get_ticker_count(Ticker::ErrorHandlerAutoresumeRetryTotalCount);
@@ -118,7 +118,7 @@ fn a_full_slow_device_is_waited_for_until_the_compressed_values_fit() {
     wait_until("it resumes", || db.background_error().is_none());
     all.check("there was space for the tables, and not for the values", &db);
     fs.set_free_space_in(path(), None).expect("a directory");
-    // As much again, of values that become no smaller, which nothing says.
+    // The same amount of incompressible values, which the store cannot know.
     fill(&mut all, &db, 2000..4000, Some(1));
     let before = tries();
     fail(&db);

@@ -1,4 +1,5 @@
-//! A user's comparator that panics while a batch goes into memtables, and a file system that does while it is logged.
+//! A user's comparator that panics while a batch is inserted into memtables, and a file system that panics while the
+//! batch is logged.
 
 use std::cmp::Ordering as KeyOrdering;
 use std::panic::resume_unwind;
@@ -11,7 +12,7 @@ use rockmill_io::{CrashMode, Fault, MemFileSystem, OpKind};
 
 use crate::{Listener, Told, options, path};
 
-/// Bytewise; panics where it meets a key that ends in `!`, while it is armed.
+/// Bytewise; while armed, panics at a key that ends in `!`.
 struct Panicking(Arc<AtomicBool>);
 
 impl Comparator for Panicking {
@@ -43,7 +44,7 @@ fn bad_batch() -> WriteBatch {
     batch
 }
 
-/// Nothing of the batch shows, now or later; no write is taken until the database is opened again.
+/// Nothing of the batch ever becomes visible; writes are refused until the database is opened again.
 #[test]
 fn nothing_of_a_batch_that_panicked_half_way_is_ever_seen() {
     for (gathers, disable_wal) in [(false, false), (true, false), (false, true)] {
@@ -86,7 +87,7 @@ fn nothing_of_a_batch_that_panicked_half_way_is_ever_seen() {
     }
 }
 
-/// Leader or member: whoever meets the panic, all of the group are told, and nobody waits for ever.
+/// Whether the leader or a member panics, all members of the group get the error, and none waits for ever.
 #[test]
 fn a_panic_in_a_group_wakes_everybody() {
     const WRITERS: usize = 6;
@@ -166,7 +167,7 @@ fn a_panic_while_a_record_is_written_leaves_the_wal() {
     }
 }
 
-/// Bytewise; panics at a comparison that was counted out.
+/// Bytewise; panics at the n-th comparison.
 struct PanicsAt(Arc<AtomicU64>);
 
 impl Comparator for PanicsAt {
@@ -182,8 +183,8 @@ impl Comparator for PanicsAt {
     }
 }
 
-/// Whichever comparison of an ingestion panics: nothing that it reserved or counted stays, so that later work does not
-/// wait for it, and it is done or not done.
+/// Whichever comparison of an ingestion panics, no reservations or counts of it stay, so later work does not wait for
+/// it; and the ingestion has happened completely or not at all.
 #[test]
 fn an_ingestion_that_panics_leaves_nothing_that_others_wait_for() {
     let mut whole = 0;
@@ -208,7 +209,7 @@ fn an_ingestion_that_panics_leaves_nothing_that_others_wait_for() {
         let panicked = left.swap(0, Ordering::SeqCst) == 0;
         let done = matches!(done, Ok(Ok(())));
         assert!(done || panicked, "comparison {at}");
-        // It waits until no job runs. The comparison may have been one of a compaction thread's, which goes on.
+        // Waits until no job runs. The panic may have been in a compaction thread, which continues.
         let mut how = rockmill::CompactOptions::default();
         how.set_change_level(true);
         let rests = || {

@@ -1,4 +1,4 @@
-//! A second failure while the store recovers from the first, and failures of the MANIFEST whatever was written to it.
+//! A second failure while the store recovers from the first, and failures of all kinds of writes to the MANIFEST.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,7 +29,7 @@ fn is_manifest(path: &Path) -> bool {
     path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("MANIFEST"))
 }
 
-/// A call that waits until it is let go on.
+/// A call that waits until it is released.
 #[derive(Default)]
 struct Gate {
     waits: AtomicBool,
@@ -52,7 +52,7 @@ impl Gate {
     }
 }
 
-/// A store whose compaction and whose recovery wait where the tests want to look at them.
+/// A store whose compaction and recovery wait at the points that the tests examine.
 struct HalfDone {
     fs: MemFileSystem,
     options: Options,
@@ -63,8 +63,8 @@ struct HalfDone {
     compaction_fails: Arc<AtomicBool>,
 }
 
-/// Two tables whose compaction waits and will run out of space. The recovery's flush waits, too. The store tries this
-/// often to resume by itself.
+/// Two tables, whose compaction waits and will run out of space. The recovery's flush waits, too. `tries`: how often
+/// the store tries to resume automatically.
 fn half_done(tries: i32) -> HalfDone {
     let fs = MemFileSystem::new();
     let mut options = options(&fs);
@@ -111,8 +111,8 @@ fn half_done(tries: i32) -> HalfDone {
     HalfDone { fs, options, db, compaction, flush, wal_fails, compaction_fails }
 }
 
-/// A compaction runs out of space while the recovery from a failed write is half done. Its error is the lesser one: it
-/// must not let writers in before what was acknowledged is in tables.
+/// A compaction runs out of space while the recovery from a failed write is half done. Its error is less severe: it
+/// must not admit writers before acknowledged data is in tables.
 #[test]
 fn a_lesser_failure_during_a_recovery_lets_no_writer_in() {
     let HalfDone { fs, options, db, compaction, flush, wal_fails, compaction_fails } = half_done(i32::MAX);
@@ -150,7 +150,7 @@ fn a_lesser_failure_during_a_recovery_lets_no_writer_in() {
     assert_eq!(db.get("refused").expect("a read"), None);
 }
 
-/// As RocksDB's `Resume` does: whoever calls it is told of what failed meanwhile, also if that stops no writes.
+/// Like RocksDB's `Resume`, `resume` returns errors that occurred meanwhile, even those that stop no writes.
 #[test]
 fn resume_tells_of_a_lesser_failure_meanwhile() {
     let HalfDone { db, compaction, flush, wal_fails, compaction_fails, .. } = half_done(0);
@@ -176,8 +176,8 @@ fn resume_tells_of_a_lesser_failure_meanwhile() {
     assert_eq!(db.get("refused").expect("a read"), None);
 }
 
-/// The failed WAL cannot be cut in the first recovery. What is written after the second is in a WAL that checkpoints,
-/// backups and readers of updates know of.
+/// The failed WAL cannot be truncated in the first recovery. After the second one, checkpoints, backups and readers of
+/// updates know the WAL with the new writes.
 #[test]
 fn a_copy_after_a_recovery_in_vain_has_what_was_written_since() {
     let fs = MemFileSystem::new();
@@ -233,7 +233,7 @@ fn manifest_sync_fails(fs: &MemFileSystem) {
     }));
 }
 
-/// Opens a disk as it is with the column families that it names.
+/// Opens the disk's current state with the column families in it.
 fn reopen(options: &Options, fs: &MemFileSystem) -> Db {
     let mut options = options.clone();
     options.create_missing_column_families(false);
@@ -242,7 +242,7 @@ fn reopen(options: &Options, fs: &MemFileSystem) -> Db {
     Db::open_cf(&options, path(), names).expect("the families that the MANIFEST names")
 }
 
-/// Whether the family is gone is unknown: no write to it may be acknowledged before that is settled.
+/// It is unknown whether the column family was dropped: no write to it may be acknowledged until that is known.
 #[test]
 fn no_write_is_acknowledged_for_a_family_whose_drop_failed_half_way() {
     let fs = MemFileSystem::new();
@@ -266,7 +266,7 @@ fn no_write_is_acknowledged_for_a_family_whose_drop_failed_half_way() {
     }
 }
 
-/// The same for one whose creation failed: the database opens with the families that it had named.
+/// The same for a failed creation: the database opens with the column families that it had reported.
 #[test]
 fn a_family_whose_creation_failed_half_way_is_not_there_after_a_resume() {
     let fs = MemFileSystem::new();
@@ -291,7 +291,7 @@ fn a_family_whose_creation_failed_half_way_is_not_there_after_a_resume() {
     assert_eq!(again.get_cf(&new, "k").expect("a read").as_deref(), Some(&b"v"[..]));
 }
 
-/// Every other call that writes to the MANIFEST: none goes on as if nothing had happened.
+/// All other calls that write to the MANIFEST: none continues as if nothing had happened.
 #[test]
 fn a_manifest_that_fails_is_a_background_error_whoever_wrote_to_it() {
     type Call = Box<dyn Fn(&Db) -> rockmill::Result<()>>;
@@ -347,7 +347,7 @@ impl EventListener for Teller {
     }
 }
 
-/// A family that is dropped when the flush of its memtable has committed: what reads through its handle still finds
+/// A column family is dropped just after the flush of its memtable has committed: reads through its handle still find
 /// the table.
 #[test]
 fn a_table_of_a_family_that_is_dropped_after_the_commit_stays_while_it_is_read() {
@@ -367,8 +367,8 @@ fn a_table_of_a_family_that_is_dropped_after_the_commit_stays_while_it_is_read()
     assert_eq!(db.get_cf(&b, "k").expect("its handle still reads").as_deref(), Some(&b"v"[..]));
 }
 
-/// A flush fails beside which another family was written to. The recovery leaves the WAL of that, which nobody synced:
-/// no family may need it afterwards, also not the one whose memtable waited for its flush.
+/// A flush fails while another column family is written to. The recovery abandons that family's unsynced WAL: no column
+/// family may need it afterwards, including the one whose memtable waited for its flush.
 #[test]
 fn no_family_needs_a_wal_that_a_recovery_has_left() {
     let fs = MemFileSystem::new();

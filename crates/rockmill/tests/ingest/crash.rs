@@ -13,8 +13,8 @@ use super::{get, mem_options, write_sst};
 
 const FAMILIES: [&str; 2] = ["default", "other"];
 
-/// Operation `n`: every third is an ingestion into both column families, the others are batches over both. Each
-/// writes its number. True when it was acknowledged as durable.
+/// Operation `n`: every third is an ingestion into both column families, the others are batches over both. Each writes
+/// its number. True if it was acknowledged as durable.
 fn operation(db: &Db, options: &Options, n: u64) -> rockmill::Result<bool> {
     let rows = |cf: usize| {
         let value = format!("{n:05}").into_bytes();
@@ -48,7 +48,7 @@ fn operation(db: &Db, options: &Options, n: u64) -> rockmill::Result<bool> {
     db.write_opt(&batch, &how).map(|()| n.is_multiple_of(7))
 }
 
-/// Which operation a database shows; all that came before must be there too, and in both column families.
+/// The last operation in a database; checks that all earlier ones are also there, in both column families.
 fn moment(what: &str, db: &Db) -> u64 {
     let mut number = None;
     for (i, family) in FAMILIES.iter().enumerate() {
@@ -109,14 +109,14 @@ fn power_cuts_during_ingestions_leave_a_moment_that_was() {
             options.set_disable_auto_compactions(true); // their tables are no orphans
             let db = match Db::open_cf(&options, "/db", FAMILIES) {
                 Ok(db) => db,
-                // Lost sectors where a MANIFEST was being written: named, not passed over.
+                // Lost sectors in a MANIFEST that was being written are reported, not ignored.
                 Err(e) if matches!(mode, CrashMode::Random(_)) && e.to_string().contains("MANIFEST") => continue,
                 Err(e) => panic!("{what}: does not open: {e}"),
             };
             opened += 1;
             let n = moment(&what, &db);
             assert!(n >= durable, "{what}: shows {n}, but {durable} was durable");
-            // No orphan is left, and none of the files outside was written over by what recovery wrote.
+            // No orphan is left, and recovery has overwritten none of the external files.
             let live = db.live_files().unwrap().len();
             let tables = image.list_dir(Path::new("/db")).unwrap().iter().filter(|n| n.ends_with(".sst")).count();
             assert_eq!(tables, live, "{what}: orphans");
@@ -209,11 +209,11 @@ fn a_database_goes_on_after_a_failed_ingestion() {
     assert_eq!((get(&db, "a").as_deref(), get(&db, "b").as_deref()), (Some("2"), Some("1")));
 }
 
-/// Behind the end of a WAL that was used before stand records of its earlier use, which look like a hole. A table that
-/// was ingested after it, with the next number, does not show that there is one.
+/// After the end of a recycled WAL, there are records of its earlier use, which look like a hole. A table ingested
+/// after it with the next sequence number does not prove a hole.
 #[test]
 fn an_ingestion_behind_a_recycled_wal_opens_after_a_power_cut() {
-    // With so many of the WALs that were kept in use again when it comes, its own may be a new one.
+    // Depending on how many recycled WALs are in use again, the ingestion's WAL may be a new file.
     for used in 0..8 {
         let (used, compacted) = (used / 2, used % 2 == 1);
         let fs = MemFileSystem::new();
@@ -239,7 +239,7 @@ fn an_ingestion_behind_a_recycled_wal_opens_after_a_power_cut() {
         write_sst(&options, Path::new("/t.sst"), &[("key2", "ingested"), ("key4", "ingested")]);
         db.ingest_external_file(vec!["/t.sst"]).unwrap();
         if compacted {
-            // What was ingested is in one table with what was not.
+            // Ingested entries are in the same table as others.
             db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
         }
         for mode in [CrashMode::SyncedOnly, CrashMode::KeepAll] {

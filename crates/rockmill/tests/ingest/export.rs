@@ -18,7 +18,8 @@ fn files(db: &Db, family: &str) -> Vec<(i32, u64, u64, u64)> {
     all.map(|f| (f.level, f.size as u64, f.smallest_seqno, f.largest_seqno)).collect()
 }
 
-/// A column family with tables in several levels, some of them ingested, and range tombstones cut at tables' ends.
+/// A column family with tables in several levels, some of them ingested, and range tombstones truncated at table
+/// boundaries.
 fn fill(options: &Options, db: &Db, outside: &Path) -> Entries {
     let cf = db.cf_handle("from").unwrap();
     for round in 0..4 {
@@ -59,7 +60,7 @@ fn an_export_is_imported_with_levels_and_sequence_numbers() {
             Checkpoint::new(&db).unwrap().export_column_family(&db.cf_handle("from").unwrap(), file("x")).unwrap();
         assert!(meta.files.len() > 5 && meta.get_db_comparator_name() == "leveldb.BytewiseComparator");
         let before = files(&db, "from");
-        // The source goes on, and is gone.
+        // The source changes and is then deleted.
         db.put_cf(&db.cf_handle("from").unwrap(), "key0001", "later").unwrap();
         drop(db);
         Db::destroy(&options, file("a")).unwrap();
@@ -135,7 +136,7 @@ fn what_does_not_fit_is_not_imported() {
     let mut twice = meta.clone();
     twice.files.extend(meta.files.iter().filter(|f| f.level > 0).cloned());
     refused(&twice, &options, "overlap");
-    // By the names that the export has, too.
+    // Also by the names in the export.
     let name = &twice.files.last().expect("a table below L0").name;
     refused(&twice, &options, &format!("/x/{}", name.trim_start_matches('/')));
     assert_eq!(
@@ -177,7 +178,7 @@ fn rocksdb_and_rockmill_import_what_the_other_exports() {
     }
     let mut script = Script::new();
     script.line("cf default num_levels=7").open(&file("theirs")).line("put default 61 62");
-    // The driver knows options of column families by `cf`; `to` has the defaults.
+    // The driver sets options of column families by `cf`; `to` has the defaults.
     script.line("export default ".to_owned() + file("unused").to_str().unwrap());
     script.line(line).line("dump to").line("verify").line("close");
     same("RocksDB imports", &expected, &driver.answer(test, &script).expect("it imports").entries());
@@ -215,7 +216,7 @@ fn rocksdb_and_rockmill_import_what_the_other_exports() {
     same("Rockmill imports", &answer.entries(), &read(&db, "to"));
 }
 
-/// Each call fails in turn: afterwards the column family is there whole, or not at all.
+/// Each call fails in turn: afterwards the column family is complete or absent.
 #[test]
 fn a_failed_import_is_all_or_nothing() {
     let base = MemFileSystem::new();

@@ -1,4 +1,4 @@
-//! Tables that go as a whole: deleted by key range, and dropped by compactions under range tombstones.
+//! Tables that are dropped as a whole: deleted by key range, or by compactions because of range tombstones.
 
 use rockmill::{BottommostLevelCompaction, CompactOptions, Db, ErrorKind, Options};
 use rockmill_io::MemFileSystem;
@@ -55,7 +55,7 @@ fn files_in_a_range_go_at_once_and_others_stay() {
     assert_eq!(db.get("key0500").unwrap().as_deref(), Some(&b"in L0"[..]));
     assert_eq!(db.get("key0501").unwrap().as_deref(), Some(&b"in the memtable"[..]));
     assert_eq!((db.get("key0400").unwrap(), snapshot.get("key0400").unwrap()), (None, None));
-    // The end of a range may be left out; ends may be missing; ranges may be several.
+    // The end of a range may be exclusive; bounds may be missing; there may be several ranges.
     let cf = db.default_cf();
     let last = files(&db).into_iter().rfind(|f| f.0 > 0).unwrap();
     let to_last: &[rockmill::KeyRange] = &[(Some(last.1.as_bytes()), Some(last.2.as_bytes()))];
@@ -77,7 +77,7 @@ fn files_in_a_range_go_at_once_and_others_stay() {
     assert_eq!(tables.iter().filter(|n| n.ends_with(".sst")).count(), files(&db).len());
 }
 
-/// RocksDB deletes the same tables of the same tree, and reads what is left of ours.
+/// RocksDB deletes the same tables of the same tree, and can read the rest of ours.
 #[test]
 fn rocksdb_deletes_the_same_files() {
     let test = "rocksdb_deletes_the_same_files";
@@ -117,7 +117,7 @@ fn tables_under_a_range_tombstone_are_dropped_unread() {
         let all = read(&db, "default");
         let snapshot = with_snapshot.then(|| db.snapshot());
         let cf = db.default_cf();
-        // Two ranges that meet, and one inside of a table.
+        // Two adjacent ranges, and one inside of a table.
         db.delete_range_cf(&cf, "key0100", "key0500").unwrap();
         db.delete_range_cf(&cf, "key0500", "key0900").unwrap();
         db.delete_range_cf(&cf, "key0950", "key0953").unwrap();
@@ -151,7 +151,7 @@ fn tables_under_a_range_tombstone_are_dropped_unread() {
 }
 
 /// One database, written and compacted by RocksDB and by Rockmill in turn: few keys, many versions held by snapshots
-/// (so that RocksDB parts a key's versions between tables), wide range tombstones, small tables, subcompactions.
+/// (so that RocksDB splits a key's versions over tables), wide range tombstones, small tables, subcompactions.
 #[test]
 fn trees_full_of_range_tombstones_change_hands() {
     let test = "trees_full_of_range_tombstones_change_hands";

@@ -11,7 +11,7 @@ use rockmill::{
 use crate::need;
 use crate::oracle::{Peer, Script};
 
-/// Names of RocksDB 10.4 that 7.8, which the tests run against, has not yet.
+/// Names in RocksDB 10.4 that do not exist in 7.8, with which the tests run.
 const NEWER: &[&str] = &[
     "rocksdb.block.checksum.mismatch.count",
     "rocksdb.compaction.total.time.cpu_micros",
@@ -122,7 +122,7 @@ fn work() -> Vec<Step> {
     steps.extend((0..50).map(|i| Step::Delete(key(i * 3))));
     steps.extend((0..100).map(|i| Step::Put(key(i * 7), 50)));
     steps.push(Step::Flush);
-    // In the newer table, the older one, deleted, not there.
+    // In the newer table, in the older one, deleted, absent.
     steps.extend([7, 8, 9, 11, 500, 501].map(|i| Step::Get(key(i))));
     steps.extend((0..200).map(|i| Step::Get(format!("key{i:05}x"))));
     steps.push(Step::Scan);
@@ -136,7 +136,7 @@ fn work() -> Vec<Step> {
     steps
 }
 
-/// Tickers that this work moves by the same amount in both.
+/// Tickers that this work changes by the same amount in both.
 const SAME: &[Ticker] = &[
     Ticker::BloomFilterUseful,
     Ticker::BloomFilterFullPositive,
@@ -247,7 +247,7 @@ fn the_same_work_counts_the_same() {
         }
     }
     let ranges = [("key00000", "key00100"), ("key00000", "key00500"), ("key00333", "key00334"), ("a", "z"), ("x", "z")];
-    // RocksDB tells the caller of a compaction that it is done before the thread that ran it stops counting as running.
+    // RocksDB reports the end of a compaction to its caller before the thread that ran it stops counting as running.
     script.line("wait");
     script.line("stats");
     for (begin, end) in ranges {

@@ -1,5 +1,5 @@
-//! Everything that can be done to a database is done to one whose levels have extra runs: what shows is the newest of
-//! every key, whatever came before it.
+//! All operations on a database whose levels have extra runs: the newest version of every key is visible, whatever
+//! happened before.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use rockmill_io::{FileSystem, ManualClock, MemFileSystem, SystemClock};
 
 use super::extra_runs::{Model, check, extra_runs, key, options, write};
 
-/// The newest tables into a new extra run, if some level will have them.
+/// Merges the newest tables into a new extra run, if some level accepts it.
 fn stack(db: &Db, rng: &mut fastrand::Rng) {
     db.flush().unwrap();
     let cf = db.cf_handle("default").unwrap();
@@ -45,7 +45,7 @@ fn two_keys(rng: &mut fastrand::Rng) -> (String, String) {
     if a <= b { (a, b) } else { (b, a) }
 }
 
-/// Moves that end in other places than a scan does.
+/// Iterator moves that end in other places than a scan.
 fn seeks(db: &Db, model: &Model, rng: &mut fastrand::Rng, what: &str) {
     let mut ro = ReadOptions::default();
     ro.set_total_order_seek(true);
@@ -117,7 +117,7 @@ const STRATEGIES: [(&str, &str, &str); 6] = [
     ("kCompactionStyleUniversal", "false", "true"),
 ];
 
-/// Lets a strategy do what it wants to.
+/// Lets a strategy run all jobs that it wants.
 fn settle(db: &Db, rng: &mut fastrand::Rng) {
     let (style, downforce, classic) = STRATEGIES[rng.usize(..STRATEGIES.len())];
     let all = [("compaction_style", style), ("compaction_downforce", downforce), ("compaction_classic", classic)];
@@ -178,14 +178,14 @@ fn whatever_is_done_to_a_tree_with_extra_runs_the_newest_shows() {
             let what = format!("seed {seed} round {round}, act {act} with {had} extra runs");
             seen[act] += usize::from(had > 1);
             match act {
-                // Sequence numbers of ingested tables stand in the MANIFEST alone, and half of the trees lose theirs.
+                // Sequence numbers of ingested tables are only in the MANIFEST, and half of the trees lose theirs.
                 3 | 4 if seed % 2 == 0 => ingest(&db, &o, &fs, &mut model, &mut rng, round),
                 0..=4 => {}
                 5 => {
                     let (from, to) = two_keys(&mut rng);
                     let cf = db.cf_handle("default").unwrap();
                     db.delete_file_in_range(&from, &to).unwrap();
-                    // What was hidden by what went is to be gone, too.
+                    // Versions hidden by the deleted files must be gone, too.
                     db.delete_range_cf(&cf, &from, &to).unwrap();
                     db.delete(&to).unwrap();
                     model.retain(|k, _| *k < from || *k > to);
@@ -254,7 +254,7 @@ fn whatever_is_done_to_a_tree_with_extra_runs_the_newest_shows() {
     assert!(seen.iter().all(|n| *n > 3), "{seen:?}: each with extra runs");
 }
 
-/// Three runs upon each other in one level, the newest above, and the model of them.
+/// Three overlapping runs in one level, the newest on top, and their model.
 fn three_runs(db: &Db, rng: &mut fastrand::Rng) -> Model {
     let mut model = Model::new();
     let cf = db.cf_handle("default").unwrap();
@@ -311,7 +311,7 @@ fn what_is_ingested_lies_above_the_extra_runs_that_it_overlaps() {
     let mut rng = fastrand::Rng::with_seed(3);
     let o = options(&fs, &mut rng);
     let db = Db::open(&o, "/db").unwrap();
-    // Nothing is in base runs: what must not be passed on the way down is in extra runs alone.
+    // Base runs are empty: tables that must not be passed on the way down are only in extra runs.
     let mut model = three_runs(&db, &mut rng);
     let places = |db: &Db| {
         let mut all: Vec<_> = db.live_files().unwrap().iter().map(|f| (f.number, f.level)).collect();
@@ -359,7 +359,7 @@ fn what_is_ingested_behind_lies_below_extra_runs() {
     db.ingest_external_file_opts(&how, vec!["/behind.sst"]).unwrap();
     assert!(db.live_files().unwrap().iter().any(|f| (f.level, f.largest_seqno) == (4, 0)));
     check(&db, &model, ReadOptions::default, "ingested behind");
-    // Into a last level that has an extra run with its keys it does not go.
+    // It does not go into a last level that has an extra run with its keys.
     db.put(key(250), "in front").unwrap();
     model.insert(key(250), b"in front".to_vec());
     db.flush().unwrap();
@@ -374,8 +374,8 @@ fn what_is_ingested_behind_lies_below_extra_runs() {
     check(&db, &model, ReadOptions::default, "merged");
 }
 
-/// FIFO compaction finds the extra runs of another strategy. What it drops first is the oldest: it never shows what a
-/// newer table that is gone had hidden.
+/// FIFO compaction finds extra runs of another strategy. It drops the oldest first, so entries hidden by a dropped
+/// newer table never reappear.
 #[test]
 fn fifo_compaction_after_df_drops_the_oldest_run_first() {
     let fs = MemFileSystem::default();

@@ -1,5 +1,5 @@
-//! A tree whose levels have extra runs reads as any other, keeps its order whatever is done to it, and becomes one
-//! without them.
+//! A tree whose levels have extra runs can be read like any other, keeps its order in all operations, and can become a
+//! tree without them.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included};
@@ -204,7 +204,7 @@ fn what_tells_of_tables_knows_extra_runs() {
     let size = db.get_approximate_sizes(&[Range::new(b"a", b"z")])[0];
     let bytes: u64 = files.iter().map(|f| f.size as u64).sum();
     assert!(size > bytes / 2 && size <= bytes, "{size} of {bytes}");
-    // Properties count a level's tables, whatever run they are in.
+    // Properties count a level's tables in all of its runs.
     let property = |name: &str| db.property_value(name).unwrap().unwrap();
     for (level, stats) in stats.iter().enumerate() {
         assert_eq!(property(&format!("rocksdb.num-files-at-level{level}")), stats.files.to_string());
@@ -216,12 +216,12 @@ fn what_tells_of_tables_knows_extra_runs() {
     );
     let text = property("rocksdb.sstables");
     assert!(files.iter().all(|f| text.contains(&f.number.to_string())), "{text}");
-    // What takes a level as one sorted run elsewhere is not given several.
+    // Operations that treat a level as one sorted run elsewhere refuse several.
     let exported = Checkpoint::new(&db).unwrap().export_column_family(&cf, "/export");
     assert_eq!(exported.unwrap_err().kind(), ErrorKind::NotSupported);
 }
 
-/// Every entry as each RocksDB on this machine reads it, or why it refuses the database.
+/// All entries as each available RocksDB reads them, or why it refuses the database.
 pub(super) fn as_rocksdb_reads(dir: &Path, test: &str) -> Vec<Result<Entries, String>> {
     let mut all = Vec::new();
     let mut script = Script::new();
@@ -281,7 +281,7 @@ fn rocksdb_refuses_extra_runs_and_opens_the_database_once_they_are_merged() {
         assert!(why.contains("custom field not supported"), "{why}");
     }
 
-    // Merged, and still open: what stands on disk now is RocksDB's.
+    // Merged and still open: RocksDB can now read the files on disk.
     let db = Db::open_cf(&o, &dir, ["default", "other"]).unwrap();
     let cf = db.cf_handle("other").unwrap();
     assert_eq!(db.level_stats(&cf).iter().map(|l| l.extra_runs).sum::<usize>(), 3);
@@ -314,7 +314,7 @@ fn rocksdb_refuses_extra_runs_and_opens_the_database_once_they_are_merged() {
     }
 }
 
-/// What keeps RocksDB away is that there are extra runs, and nothing else: not that there were, nor the option.
+/// Only existing extra runs keep RocksDB from opening the database: neither earlier ones nor the option do.
 #[test]
 fn rocksdb_opens_what_has_no_extra_run_any_more_whatever_the_option_says() {
     let test = "rocksdb_opens_what_has_no_extra_run_any_more_whatever_the_option_says";
@@ -384,7 +384,7 @@ fn rocksdb_opens_what_has_no_extra_run_any_more_whatever_the_option_says() {
     assert_eq!(scan("died at rest"), Ok(100));
 }
 
-/// True when the MANIFEST that CURRENT names has an edit that puts a table into an extra run: RocksDB refuses it then.
+/// True if the current MANIFEST has an edit that puts a table into an extra run: RocksDB then refuses it.
 fn manifest_tells_of_extra_runs(fs: &MemFileSystem, dir: &Path) -> bool {
     let current = String::from_utf8(fs.read_to_vec(&dir.join("CURRENT")).unwrap()).unwrap();
     let manifest = fs.read_to_vec(&dir.join(current.trim_end())).unwrap();
@@ -397,8 +397,8 @@ fn manifest_tells_of_extra_runs(fs: &MemFileSystem, dir: &Path) -> bool {
     tells
 }
 
-/// At every moment, whatever takes the last extra run and with the option on: a process that dies, or the power, leaves
-/// a MANIFEST that tells of extra runs if there are some, and else none that keeps RocksDB away.
+/// At every moment, however the last extra run is removed, and with the option on: after a crash or a power cut, the
+/// MANIFEST mentions extra runs exactly if there are some, so that otherwise RocksDB can open the database.
 #[test]
 fn the_manifest_tells_of_extra_runs_while_there_are_some_and_no_longer() {
     let fs = MemFileSystem::new();
@@ -452,7 +452,7 @@ fn the_manifest_tells_of_extra_runs_while_there_are_some_and_no_longer() {
     assert_eq!(changes, 10, "five times there were some");
 }
 
-/// Small tables and many compaction threads, so that jobs overtake one another.
+/// Small tables and many compaction threads, so that jobs overtake each other.
 pub(super) fn downforce(fs: &MemFileSystem, style: CompactionStyle) -> Options {
     let mut o = Options::default();
     o.create_if_missing(true);
@@ -470,7 +470,7 @@ pub(super) fn downforce(fs: &MemFileSystem, style: CompactionStyle) -> Options {
     o
 }
 
-/// Debug builds check each version, so that a job which commits out of order is found at once.
+/// Debug builds check each version, so that a job that commits out of order is detected immediately.
 #[test]
 fn df_compaction_under_writers_keeps_the_newest_of_every_key() {
     for style in [CompactionStyle::Level, CompactionStyle::Universal] {
@@ -521,7 +521,7 @@ fn df_compaction_under_writers_keeps_the_newest_of_every_key() {
                 assert_eq!(extra_runs(&db), 0, "{style:?}");
             }
         }
-        // The options say one; the first job finds the other threads idle.
+        // The options allow one part; the first job finds the other threads idle.
         let parts = o.get_histogram_data(rockmill::statistics::Histogram::NumSubcompactionsScheduled).max();
         assert_eq!(parts, 2.0, "{style:?}: idle threads share jobs");
     }

@@ -1,4 +1,4 @@
-//! Handles of column families: each is of one opening of one database, and every call refuses others.
+//! Handles of column families: each belongs to one open of one database, and every call refuses other handles.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,7 +100,7 @@ fn every_call_refuses_a_handle_of_another_database_or_of_an_earlier_opening() {
     drop(db);
     let db = open();
     db.put("own", "1").unwrap();
-    // Ids that this database has, and one that it has not.
+    // Ids that this database has, and one that it does not have.
     let other = Db::open_cf(&o, "/other", ["default", "x", "y", "z"]).unwrap();
     let foreign = ["default", "x", "z"].map(|name| other.cf_handle(name).unwrap());
     let before = db.latest_sequence_number();

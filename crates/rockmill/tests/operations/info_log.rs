@@ -1,4 +1,4 @@
-//! The info log: its form, its files, and that it never fails the database.
+//! The info log: its format, its files, and that its failures never affect the database.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -82,7 +82,7 @@ fn the_log_of_before_is_kept_and_the_oldest_go() {
         clock.advance(Duration::from_secs(1));
         drop(Db::open(&options, path()).unwrap());
     }
-    // The names have the moment at which the next one began.
+    // The names contain the time at which the next file began.
     assert_eq!(logs(&fs), ["LOG", "LOG.old.1700000004000000", "LOG.old.1700000005000000"]);
     assert!(text(&fs, "/db/LOG.old.1700000005000000").contains("Shutdown complete"));
     // A read-only open writes none, and changes none.

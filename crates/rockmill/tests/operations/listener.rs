@@ -1,4 +1,4 @@
-//! Event listeners: what they are told, in which order, and that they may use the database.
+//! Event listeners: the events that they get, the order of events, and that they may use the database.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -137,12 +137,12 @@ fn stalls_and_dropped_column_families_are_told() {
     options.set_disable_auto_compactions(false);
     options.set_level_zero_file_num_compaction_trigger(100);
     let db = Db::open(&options, path()).unwrap();
-    // An opening would take slowdown for 6, so that compactions begin before writers are slowed.
+    // An open would raise the slowdown trigger to 6, so that compactions begin before writers are slowed down.
     let triggers = ["level0_file_num_compaction_trigger", "level0_stop_writes_trigger"].map(|name| (name, "6"));
     db.set_options(&[triggers[0], triggers[1], ("level0_slowdown_writes_trigger", "3")]).unwrap();
     db.create_cf("other", &options).unwrap();
     for i in 0..6 {
-        // A stop would keep the writer of another batch waiting: the sixth table is the last.
+        // The sixth table is the last, because a stop would block the writer of another batch.
         db.put(format!("{i}"), "v").unwrap();
         db.flush().unwrap();
     }
@@ -151,7 +151,7 @@ fn stalls_and_dropped_column_families_are_told() {
     db.flush().unwrap();
     let lines = notes.lines();
     let stalls: Vec<_> = lines.iter().filter_map(|l| l.strip_prefix("stall: ")).collect();
-    // The compaction of the six may have ended before the one by hand, or not.
+    // The compaction of the six may or may not have ended before the manual one.
     assert_eq!(stalls[..2], ["Normal to Delayed", "Delayed to Stopped"], "{lines:?}");
     assert!(matches!(stalls[2..], ["Stopped to Normal"] | ["Stopped to Delayed", "Delayed to Normal"]), "{lines:?}");
     assert!(lines.contains(&"dropped: other".to_owned()), "{lines:?}");
@@ -180,7 +180,7 @@ fn libc_eio() -> i32 {
     5
 }
 
-/// Holds every job where it has written its first table, until it is let go.
+/// Holds every job after its first table, until it is released.
 struct Holds {
     reached: std::sync::mpsc::Sender<u64>,
     go: Mutex<std::sync::mpsc::Receiver<()>>,
@@ -221,7 +221,7 @@ fn running_jobs_are_shown_with_their_levels_and_how_far_they_are() {
         assert!(flush.bytes_total > 500_000, "{flush:?}");
         assert!(db.property_value("rocksdb.stats").unwrap().unwrap().contains("\n  mem     1       1   L0 "));
         go.send(()).unwrap();
-        // The compaction: its first table is written, seven eighths are to come.
+        // The compaction has written its first table; seven eighths remain.
         let job = reaches.recv_timeout(std::time::Duration::from_secs(300)).unwrap();
         let [c] = &db.running_jobs()[..] else { panic!("one compaction") };
         assert_eq!((c.job, c.start_level, c.output_level, c.parts), (job, Some(0), 6, 1));
@@ -284,7 +284,7 @@ fn the_column_family_whose_debt_delays_writers_most_is_compacted_first() {
     options.set_max_background_jobs(2);
     let db = Db::open(&options, path()).unwrap();
     db.pause_background_work();
-    // Tables in L0, the trigger, and where writers are slowed down: in the order of ids, then of scores, then of debt.
+    // Tables in L0, the trigger, and the slowdown trigger; ordered by ids, then by scores, then by debt.
     for (name, files, trigger, slowdown) in [("third", 6, 2, 1000), ("second", 8, 1, 1000), ("first", 6, 4, 5)] {
         let mut o = options.clone();
         o.set_level_zero_file_num_compaction_trigger(trigger);
@@ -303,7 +303,7 @@ fn the_column_family_whose_debt_delays_writers_most_is_compacted_first() {
     assert_eq!(*order.0.lock().unwrap(), ["first", "second", "third"]);
 }
 
-/// Deletes tables when it is told of tables that were deleted, and counts what it is told.
+/// Deletes tables when it is notified of deleted tables, and counts the notifications.
 #[derive(Clone, Default)]
 struct Deletes {
     db: Arc<OnceLock<Weak<Db>>>,
@@ -347,7 +347,7 @@ fn a_listener_that_deletes_tables_does_not_wait_for_itself() {
         of_thread.delete_file_in_range("a", "a~").unwrap();
         done.send(()).unwrap();
     });
-    // Far more than it takes: without the end of the call there is nothing else to see.
+    // Far more time than needed; there is nothing else to observe than the end of the call.
     ended.recv_timeout(std::time::Duration::from_secs(60)).expect("the call ends");
     thread.join().unwrap();
     assert_eq!(db.get("a1").unwrap().or(db.get("b1").unwrap()).or(db.get("c1").unwrap()), None);
@@ -355,13 +355,13 @@ fn a_listener_that_deletes_tables_does_not_wait_for_itself() {
     assert_eq!(*listener.calls.lock().unwrap(), 3, "all had ended when the first call did");
 }
 
-/// Writes when it is told of one kind of event.
+/// Writes when it is notified of one kind of event.
 #[derive(Clone, Default)]
 struct WritesOn {
     event: &'static str,
     key: &'static str,
     db: Arc<OnceLock<Weak<Db>>>,
-    /// Writes that were asked for, and those that came back.
+    /// Writes that were begun, and those that returned.
     writes: Arc<[AtomicU64; 2]>,
     failed: Arc<Mutex<Vec<Error>>>,
 }
@@ -428,7 +428,7 @@ impl EventListener for WritesOn {
     }
 }
 
-/// Does `work` on a thread of its own; panics where it does not end in time.
+/// Runs `work` on a separate thread; panics if it does not end in time.
 fn in_time(what: &str, work: impl FnOnce() + Send + 'static) {
     let (done, ends) = std::sync::mpsc::channel();
     let worker = std::thread::spawn(move || {
@@ -440,7 +440,7 @@ fn in_time(what: &str, work: impl FnOnce() + Send + 'static) {
     worker.join().unwrap();
 }
 
-/// Several writers that are stopped now and then, flushes, ingestions over what is in memtables, compactions.
+/// Several writers that are stopped now and then, flushes, ingestions that overlap memtables, and compactions.
 fn busy_database(listener: &WritesOn, atomic: bool, stalls: bool) {
     let (mut options, _) = in_memory();
     options.add_event_listener(listener.clone());
@@ -498,13 +498,13 @@ fn busy_database(listener: &WritesOn, atomic: bool, stalls: bool) {
         }
     }
     assert!(db.get("0").unwrap().is_some_and(|v| v == b"ingested 4"));
-    // What is told late may be told now: a write that hangs never comes back.
+    // Late notifications may come now; a hanging write never returns.
     let writes = || [0, 1].map(|n| listener.writes[n].load(Ordering::SeqCst));
     while writes()[0] == 0 || writes()[0] != writes()[1] {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(*listener.failed.lock().unwrap(), [], "writes of the listener");
-    // None of its writes is lost behind an ingestion that came before it, or before one that came after it.
+    // None of its writes is lost, neither after an earlier ingestion nor before a later one.
     let found = db.get(listener.key).unwrap().unwrap();
     let mut it = db.raw_iterator();
     it.seek(listener.key);
@@ -558,7 +558,7 @@ fn a_listener_may_write_while_an_ingestion_flushes_what_it_writes() {
                 db.put("b", "x").unwrap();
                 std::thread::scope(|s| {
                     if running {
-                        // One of a flush thread's at the same time.
+                        // A flush thread calls one at the same time.
                         s.spawn(|| db.flush().unwrap());
                     }
                     db.ingest_external_file(vec!["/ext.sst"]).unwrap();
@@ -603,10 +603,10 @@ fn a_listener_may_write_when_work_fails_and_recovers() {
     }
 }
 
-/// Has the last handle of its database, in a call that a thread of the database makes.
+/// Holds the last handle of its database, in a call by one of the database's threads.
 struct HasTheLastHandle {
     db: Arc<OnceLock<Weak<Db>>>,
-    /// Told in the call, and told that no other handle is left.
+    /// Signals that the call has begun, and waits for the signal that no other handle is left.
     steps: Mutex<(std::sync::mpsc::Sender<()>, std::sync::mpsc::Receiver<()>)>,
     cancels: bool,
 }
@@ -640,7 +640,7 @@ fn a_listener_with_the_last_handle_closes_the_database() {
             let db = Arc::new(Db::open(&options, path()).unwrap());
             of.set(Arc::downgrade(&db)).unwrap();
             db.put("k", "v").unwrap();
-            // A full memtable, which a thread of the database flushes.
+            // Fills a memtable, which a thread of the database flushes.
             db.put("large", vec![1; 80 << 10]).unwrap();
             db.put("next", "v").unwrap();
             hears.recv().unwrap();

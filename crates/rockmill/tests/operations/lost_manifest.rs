@@ -1,5 +1,5 @@
-//! Repair where the MANIFEST is lost, or its last records are, and TPH tables share files: what was overwritten or
-//! deleted stays so, and a job that was cut short loses nothing.
+//! Repair after the loss of the MANIFEST or of its last records, with TPH tables that share files: overwritten and
+//! deleted data does not reappear, and an interrupted job loses nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn write(rng: &mut Rng, db: &Db, model: &mut Map) {
     db.flush().unwrap();
 }
 
-/// Replaces all tables a few times. The readers keep the replaced ones.
+/// Replaces all tables several times; the readers keep the replaced ones.
 fn replace<'a>(rng: &mut Rng, db: &'a Db, model: &mut Map) -> Vec<DbIterator<'a>> {
     let mut readers = Vec::new();
     for _ in 0..rng.usize(3..7) {
@@ -130,7 +130,7 @@ fn what_files_of_tables_had_before_does_not_come_back() {
         repaired(&o, &other, &model, &format!("seed {seed}, without a MANIFEST"));
         lost += 1;
 
-        // Its last records are gone, from before some compaction on.
+        // Its last records are lost, from before some compaction on.
         for len in earlier {
             copy(&dir, &other);
             let file = std::fs::OpenOptions::new().write(true).open(manifest(&other)).unwrap();
@@ -139,7 +139,7 @@ fn what_files_of_tables_had_before_does_not_come_back() {
             cut += 1;
         }
 
-        // The process died in the last compaction, and the MANIFEST is gone: some outputs are there, and all inputs.
+        // The process died during the last compaction, and the MANIFEST is lost: some outputs and all inputs exist.
         copy(&before, &other);
         let outputs: Vec<PathBuf> = files(&dir)
             .into_iter()
@@ -155,7 +155,7 @@ fn what_files_of_tables_had_before_does_not_come_back() {
     assert!(cut > 30 && lost == 16 && halves > 8, "{cut} cut, {lost} lost, {halves} outputs of half a job");
 }
 
-/// Readers keep tables that were replaced long ago. What shows that the job which replaced them has ended may be gone.
+/// Readers keep tables that were replaced long ago. The evidence that the replacing job has ended may be gone.
 #[test]
 fn what_a_reader_still_has_does_not_come_back() {
     let mut held = 0;
@@ -169,7 +169,7 @@ fn what_a_reader_still_has_does_not_come_back() {
             if rng.bool() {
                 readers.push(db.iterator(IteratorMode::Start));
             }
-            // A part of the keys: outputs of the job before are replaced one by one.
+            // A part of the keys, so that outputs of the previous job are replaced one by one.
             let from = rng.u32(0..800);
             let range = |n: u32| format!("key{n:04}").into_bytes();
             match rng.u8(0..3) {
@@ -185,7 +185,8 @@ fn what_a_reader_still_has_does_not_come_back() {
     assert!(held > 500, "{held} files beside the live ones");
 }
 
-/// A damaged table of another column family brings nothing back, as long as the MANIFEST tells whose it is.
+/// A damaged table of another column family does not make old data reappear, as long as the MANIFEST tells to which
+/// column family it belongs.
 #[test]
 fn damage_in_one_column_family_brings_nothing_back_in_another() {
     let mut held = 0;
@@ -208,7 +209,7 @@ fn damage_in_one_column_family_brings_nothing_back_in_another() {
         let end = bytes.len() - 60;
         bytes[end..].fill(0x55);
         std::fs::write(table, bytes).unwrap();
-        // Behind the MANIFEST's records come two whose checksums are wrong: it is not believed.
+        // Two records with wrong checksums follow the MANIFEST's records, so it is not trusted.
         let file = manifest(&other);
         let mut bytes = std::fs::read(&file).unwrap();
         let record = [&[0x55; 4][..], &[10, 0, 1], &[0; 10]].concat();
@@ -222,8 +223,8 @@ fn damage_in_one_column_family_brings_nothing_back_in_another() {
     assert!(held > 40, "{held} files beside the live ones");
 }
 
-/// Where tables are damaged, inputs of jobs that ended may count again. The next repair leaves what the first one made
-/// of that.
+/// If tables are damaged, inputs of finished jobs may count again. The next repair does not change the first one's
+/// result.
 #[test]
 fn a_second_repair_changes_nothing() {
     let mut damaged = 0;
@@ -255,14 +256,14 @@ fn a_second_repair_changes_nothing() {
     assert!(damaged > 5, "{damaged} damaged tables");
 }
 
-/// A table, one that was flushed later and has every twentieth key anew, and what a job made of the two.
+/// A table, one that was flushed later with new values of every twentieth key, and a job's output from both.
 struct Job {
     temp: TempDir,
     options: Options,
     /// The tables, as paths in `after`.
     inputs: [PathBuf; 2],
     output: PathBuf,
-    /// What the first has, and what both have together.
+    /// The contents of the first table, and of both together.
     old: Map,
     new: Map,
 }
@@ -331,8 +332,8 @@ impl Job {
     }
 }
 
-/// The job has ended, and what it wrote turns out to be damaged only when it is read: what it has as a file is a table
-/// of its own again.
+/// The job has ended, and its output's damage is found only by reading it: the output's shared file counts as a table
+/// again.
 #[test]
 fn a_damaged_table_hides_none_of_its_files() {
     let job = Job::run();
@@ -341,7 +342,7 @@ fn a_damaged_table_hides_none_of_its_files() {
     Job::damage(&job.output);
     job.repaired(&job.old, 1);
 
-    // The MANIFEST has lost its last record, and knows nothing of the job: it is believed.
+    // The MANIFEST has lost its last record, which described the job: it is trusted nevertheless.
     let job = Job::run();
     let len = std::fs::metadata(manifest(&job.temp.path().join("before"))).unwrap().len();
     std::fs::OpenOptions::new().write(true).open(manifest(&job.dir())).unwrap().set_len(len).unwrap();
@@ -350,8 +351,8 @@ fn a_damaged_table_hides_none_of_its_files() {
     job.repaired(&job.old, 0);
 }
 
-/// The process died before the job was in the MANIFEST, which is lost. One of its inputs turns out to be damaged, and
-/// what it wrote has all that there was.
+/// The process died before the job was in the MANIFEST, which is lost. One of the job's inputs is damaged, and its
+/// output has all data.
 #[test]
 fn where_an_input_is_damaged_what_the_job_wrote_counts() {
     let job = Job::run();

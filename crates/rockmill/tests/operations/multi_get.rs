@@ -1,4 +1,4 @@
-//! Many lookups at once give what one after another gives, whoever reads the blocks.
+//! Many lookups at once give the same as one after another, with every way to read blocks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use rockmill_io::ring::{BatchKind, BatchLimits};
 use rockmill_io::{CountingFileSystem, FileSystem, MemFileSystem, PosixFileSystem};
 use rockmill_skip::{Needs, skip};
 
-/// Small tables, read past the page cache, that stay where flushes put them, and a merge operator that joins.
+/// Small tables, read past the page cache, that stay where flushes put them, and a merge operator that concatenates.
 pub(super) fn reads_past_the_page_cache(fs: Arc<dyn FileSystem>, engine: MergeEngine) -> Options {
     let mut o = Options::default();
     o.create_if_missing(true);
@@ -44,7 +44,7 @@ fn key(i: u64) -> String {
     format!("key{i:05}")
 }
 
-/// Several levels of tables with everything that a lookup can meet, and a memtable.
+/// Several levels of tables with everything that a lookup can find, and a memtable.
 fn fill(db: &Db) {
     let mut rng = fastrand::Rng::with_seed(3);
     for round in 0..5u64 {
@@ -71,7 +71,7 @@ fn fill(db: &Db) {
     }
 }
 
-/// Every key, some twice and some that are not there, in no order.
+/// Every key, some twice, and some absent ones, in random order.
 fn asked() -> Vec<String> {
     let mut keys: Vec<String> = (0..1600).map(key).collect();
     keys.extend((0..1600).step_by(7).map(key));
@@ -87,7 +87,7 @@ fn compare(fs: &Arc<dyn FileSystem>, dir: &Path, what: &str) {
         let keys = asked();
         let mut dont_fill = ReadOptions::default();
         dont_fill.fill_cache(false);
-        // Alone what each key gives, without leaving blocks in the cache.
+        // The result of each key alone, without leaving blocks in the cache.
         let alone: BTreeMap<&String, _> = keys.iter().map(|k| (k, db.get_opt(k, &dont_fill).unwrap())).collect();
         assert!(alone.values().flatten().count() > 700, "{what}: too few keys are there");
         drop(db);
@@ -138,7 +138,7 @@ fn a_read_that_fails_fails_the_lookups_that_need_it_and_no_other() {
     assert!(calls > 20, "{calls}");
     let mut failed = 0;
     for call in (0..calls).step_by(1 + calls as usize / 40) {
-        // A read that fails once is done again, alone; one that goes on failing is told.
+        // A read that fails once is repeated alone; one that keeps failing is reported.
         memory.fail_once_after(call, libc::EIO);
         let once = db.multi_get(&keys);
         memory.clear_fault();
@@ -185,7 +185,7 @@ fn a_damaged_block_fails_its_keys_alone_and_is_named() {
 
 #[test]
 fn many_lookups_read_no_more_bytes_than_one_after_another() {
-    // On the disk that the test was built on: the usual place may be in memory.
+    // On the disk of the build directory: the usual temporary directory may be in memory.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
     let o = |engine| {
@@ -202,7 +202,7 @@ fn many_lookups_read_no_more_bytes_than_one_after_another() {
         (0..4000).for_each(|i| db.put(key(i), format!("{i:01000}")).unwrap());
         db.flush().unwrap();
     }
-    // Far from each other: no two in one block, nor in blocks that touch.
+    // Far from each other: no two in the same block or in adjacent blocks.
     let keys: Vec<String> = (0..4000).step_by(40).map(key).collect();
     let bytes = |engine: MergeEngine| {
         let db = Db::open(&o(engine), dir.path()).unwrap();
@@ -217,7 +217,7 @@ fn many_lookups_read_no_more_bytes_than_one_after_another() {
     let table = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().path());
     let table = table.into_iter().find(|p| p.extension().is_some_and(|e| e == "sst")).unwrap();
     let block = fs.open_random(&table, true).unwrap().direct_alignment();
-    // A block of the table may begin and end anywhere in two of the device's.
+    // A block of the table may begin and end anywhere in two device blocks.
     let most = keys.len() as u64 * (4096 + 1100 + 2 * block);
     assert!(together.read_bytes <= most, "{together:?}, with blocks of {block} bytes");
     assert!(together.reads <= alone.reads, "{together:?} {alone:?}");
@@ -238,7 +238,7 @@ fn a_call_reads_each_block_once_whatever_the_cache_keeps() {
         o.set_block_based_table_factory(&t);
         (Db::open(&o, "/db").unwrap(), o)
     };
-    // Three sorted runs, and no filters: most lookups go on from one run's block to the next run's.
+    // Three sorted runs without filters: most lookups continue from one run's block to the next run's.
     let (db, _) = open(MergeEngine::Auto, None);
     for (step, part) in [(1, "old"), (3, "+new"), (7, "+newest")] {
         for i in (0..3_000).step_by(step) {

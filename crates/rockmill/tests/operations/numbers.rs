@@ -1,4 +1,4 @@
-//! Statistics, perf context, properties, sizes and live files, without a look at RocksDB.
+//! Statistics, perf context, properties, sizes and live files, without comparison with RocksDB.
 
 use std::time::Duration;
 
@@ -267,7 +267,7 @@ fn properties_follow_what_happens() {
     db.flush().unwrap();
     // The newer table hides the older one.
     assert!(int(properties::ESTIMATE_LIVE_DATA_SIZE) < int(properties::LIVE_SST_FILES_SIZE));
-    // The job that wrote the table lets go of the version before it soon after.
+    // The job that wrote the table releases the previous version shortly after.
     let until =
         |name, value| (0..500).any(|_| int(name) == value || (std::thread::sleep(Duration::from_millis(10)), false).1);
     assert!(until(properties::NUM_LIVE_VERSIONS, 1));
@@ -297,7 +297,7 @@ fn live_files_say_what_is_in_them() {
     db.put("zz", "v").unwrap();
     db.flush().unwrap();
     drop(db);
-    // Also where the tables are not open yet.
+    // Also if the tables are not open yet.
     let db = Db::open(&options, path()).unwrap();
     let mut files = db.live_files().unwrap();
     files.sort_by_key(|f| f.number);
@@ -382,7 +382,7 @@ fn background_work_that_waits_or_fails_is_counted() {
     fs.clear_fault();
     assert_eq!((count(Ticker::ErrorHandlerBgErrorCount), count(Ticker::ErrorHandlerBgIoErrorCount)), (1, 1));
     assert_eq!(count(Ticker::ErrorHandlerBgRetryableIoErrorCount), 0);
-    // A table that is not there cannot be opened.
+    // A missing table cannot be opened.
     db.resume().unwrap();
     let files = db.live_files().unwrap();
     let file = files.iter().find(|f| f.start_key.as_deref() == Some(b"key00000")).unwrap();
@@ -393,7 +393,7 @@ fn background_work_that_waits_or_fails_is_counted() {
     assert_eq!(count(Ticker::NoFileErrors), 1);
 }
 
-/// Jobs open what they write, so that no read waits for it; but they close no table for it.
+/// Jobs open the tables that they write, so that no read waits for that; but they close no other table for it.
 #[test]
 fn jobs_open_the_tables_that_they_write() {
     for (max_open_files, opened) in [(-1, [1, 2, 3]), (12, [1, 2, 2])] {

@@ -1,7 +1,7 @@
-//! How compactions end when an earlier one takes long, or fails: what waits is merged among itself, what counted on
-//! the failed one is dropped, and a crash in between leaves nothing behind.
+//! How compactions end if an earlier one takes long or fails: waiting outputs are merged with each other, outputs that
+//! depend on the failed job are dropped, and a crash in between leaves nothing behind.
 //!
-//! Compactions are held up by a filter: one that reads a value `wait:NAME` stops until the test opens the gate NAME.
+//! A filter blocks compactions: one that reads a value `wait:NAME` stops until the test opens the gate NAME.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -20,7 +20,7 @@ use rockmill_io::{CrashMode, FileSystem, MemFileSystem, OpKind};
 
 type Model = BTreeMap<String, Vec<u8>>;
 
-/// No wait comes near to it but on a machine that stands still.
+/// No wait comes near this, except on a suspended machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Opens every gate.
@@ -29,7 +29,7 @@ const ALL: &str = "";
 #[derive(Default)]
 struct Seen {
     open: BTreeSet<String>,
-    /// Gates that a job stands or stood at, in order, and what its filter was asked after that.
+    /// Gates that jobs reached, in order, and the number of filter calls after that.
     arrived: Vec<(String, usize)>,
     begun: Vec<CompactionJobInfo>,
     ended: Vec<CompactionJobInfo>,
@@ -42,8 +42,8 @@ struct Gates {
     seen: Arc<(Mutex<Seen>, Condvar)>,
     /// The first merge of pending output cannot create a table.
     fail_merge: Option<MemFileSystem>,
-    /// Merges of pending output stop at the gate `merge` with their first table written, where they look at nothing
-    /// any more before they say that they are done.
+    /// Merges of pending output stop at the gate `merge` after their first table; after this point they check nothing
+    /// until they report their end.
     hold_merge: bool,
 }
 
@@ -63,7 +63,7 @@ impl Gates {
         }
     }
 
-    /// Waits for something that the gates are not told of.
+    /// Waits for something that does not involve the gates.
     #[track_caller]
     fn until(&self, what: &str, done: impl Fn() -> bool) {
         let until = Instant::now() + LIMIT;
@@ -77,7 +77,7 @@ impl Gates {
         self.wait(gate, |seen| seen.arrived.iter().any(|a| a.0 == gate));
     }
 
-    /// Stops at a gate until it is open. Gives the place in the list of those that came.
+    /// Stops at a gate until it is open. Returns the index in the list of arrivals.
     fn stop_at(&self, gate: &str) -> usize {
         let mut seen = self.seen.0.lock();
         let at = seen.arrived.len();
@@ -153,7 +153,8 @@ impl EventListener for Gates {
     }
 }
 
-/// The next table, of this thread or of any, cannot be created, as the disk is full; then it is not any more.
+/// The next table of this thread (or of any thread) cannot be created because the disk is full; after that, there is
+/// space again.
 fn next_table_fails(fs: &MemFileSystem, of: Option<ThreadId>) {
     let mut left = 1;
     fs.set_fault(Box::new(move |op| {
@@ -205,7 +206,7 @@ impl Drop for Store {
 }
 
 impl Store {
-    /// One table lies in level 1 or will soon.
+    /// One table is in level 1, or will be soon.
     fn new(gates: Gates, fs: MemFileSystem) -> Self {
         fs.set_free_space(Some(1 << 30));
         let o = options(&fs, &gates);
@@ -243,7 +244,7 @@ impl Store {
         self.db.flush_cf(&cf).unwrap();
     }
 
-    /// Two tables: what a job of L0 takes.
+    /// Two tables, as many as a job from L0 takes.
     fn tables(&mut self, keys: usize, gate: Option<&str>) {
         self.table("default", keys, gate);
         self.table("default", keys, gate);
@@ -266,10 +267,10 @@ impl Store {
         merges(&seen.ended).iter().flat_map(|c| names(&c.output_files)).collect()
     }
 
-    /// At rest all is there, and nothing else.
+    /// Checks that at rest all data and no other files exist.
     #[track_caller]
     fn check_at_rest(&self) {
-        // An error that passes by itself is told until it has.
+        // A temporary error is reported until it has passed.
         self.gates.until("background work ends well", || self.db.wait_for_background_work().is_ok());
         self.check("at rest");
         self.gates.until("obsolete tables are removed", || self.orphans().is_empty());
@@ -304,7 +305,7 @@ fn names(paths: &[PathBuf]) -> BTreeSet<String> {
     paths.iter().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect()
 }
 
-/// A store whose first job stands at the gate "first", and what the two behind it wrote is one run that waits.
+/// A store whose first job is at the gate "first", and the outputs of the two jobs after it are one waiting run.
 fn with_merged_output(gates: Gates, fs: MemFileSystem) -> Store {
     let mut s = Store::new(gates, fs);
     s.tables(50, Some("first"));
@@ -321,7 +322,7 @@ fn output_that_waits_is_merged_and_lives_once_the_first_job_does() {
     let merge = merges(&s.gates.seen.0.lock().ended)[0].clone();
     assert!(merge.input_files.len() >= 2 && !merge.output_files.is_empty(), "{merge:?}");
     s.check("while it waits");
-    // What was merged is gone, and what it became waits.
+    // The merged tables are gone, and the result waits.
     let parts = names(&merge.input_files);
     s.gates.until("parts are removed", || tables(&s.fs).is_disjoint(&parts));
     assert_eq!(s.orphans(), names(&merge.output_files));
@@ -358,7 +359,7 @@ fn a_merge_of_waiting_output_that_fails_leaves_it_as_it_was() {
     let fs = MemFileSystem::new();
     let gates = Gates { fail_merge: Some(fs.clone()), ..Gates::default() };
     let s = with_merged_output(gates, fs);
-    // Another thread may do the merge before the one that failed says so.
+    // Another thread may do the merge before the failed thread reports its failure.
     let failed = |c: &&CompactionJobInfo| c.status.is_err();
     s.gates.wait("the error", |seen| seen.errors > 0 && seen.ended.iter().any(|c| failed(&c)));
     {
@@ -384,7 +385,7 @@ fn when_a_job_fails_those_that_need_it_end_at_once_and_are_picked_again() {
     s.gates.wait_at("first");
     s.tables(KEYS, Some("second"));
     s.gates.wait_at("second");
-    // The third is done, and waits for both.
+    // The third job is done, and waits for both.
     let before = tables(&s.fs);
     s.tables(60, None);
     let third = |s: &Store| s.orphans().into_iter().filter(|t| !before.contains(t)).collect::<BTreeSet<_>>();
@@ -392,7 +393,7 @@ fn when_a_job_fails_those_that_need_it_end_at_once_and_are_picked_again() {
     next_table_fails(&s.fs, None);
     s.gates.open("first");
     s.gates.wait("the first job and the third", |seen| seen.ended.iter().filter(|c| c.status.is_err()).count() == 2);
-    // The second one does not know yet. What the third had taken could only be dropped again, and again.
+    // The second job does not know yet. New jobs with the third job's inputs would be dropped again and again.
     let begun = s.gates.seen.0.lock().begun.len();
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(s.gates.seen.0.lock().begun.len(), begun, "nothing begins that needs what is doomed");
@@ -403,12 +404,12 @@ fn when_a_job_fails_those_that_need_it_end_at_once_and_are_picked_again() {
         seen.ended.iter().filter_map(|c| c.status.as_ref().err()).map(ToString::to_string).collect();
     let dropped = failed.iter().filter(|e| e.contains("had to commit before")).count();
     assert_eq!((failed.len(), dropped, seen.errors), (3, 2, 1), "{failed:?}");
-    // The second one saw the flag long before its end.
+    // The second job saw the flag long before its end.
     let second: Vec<usize> = seen.arrived.iter().filter(|a| a.0 == "second").map(|a| a.1).collect();
     assert!(!second.is_empty() && second[0] < KEYS / 2, "{second:?}");
     assert!(s.db.level_stats(&s.db.cf_handle("default").unwrap())[0].files < 2, "what they took was picked again");
     drop(seen);
-    // Lines of the log are written a while after they were said.
+    // Log lines are written to the file with a delay.
     let told = |what: &str| {
         let log = s.fs.read_to_vec(&PathBuf::from("/db/LOG")).unwrap();
         String::from_utf8_lossy(&log).matches(what).count()
@@ -441,13 +442,13 @@ fn column_families_commit_independently() {
     s.check_at_rest();
 }
 
-/// Two outputs wait for the first job, and the newer one for another job that fails while they are being merged. What
-/// the merge wrote has data of a job that must never be live, and the older one must not go with it.
+/// Two outputs wait for the first job, and the newer one also for another job, which fails while they are being merged.
+/// The merge's output has data of a job that must never become live, and the older output must not be dropped with it.
 #[test]
 fn a_merge_is_undone_when_what_one_of_its_parts_needs_fails() {
     let gates = Gates { hold_merge: true, ..Gates::default() };
     let mut s = Store::new(gates, MemFileSystem::new());
-    // No job of L0 has all the keys, so that the one that fails is needed by the newer one alone.
+    // No L0 job has all keys, so that only the newer one depends on the failing job.
     let (low, high, all) = (0..60, 100..150, 0..150);
     s.table_of("default", all.clone(), None);
     s.db.compact_range_cf(&s.db.cf_handle("default").unwrap(), None::<&[u8]>, None::<&[u8]>).unwrap();
@@ -469,7 +470,7 @@ fn a_merge_is_undone_when_what_one_of_its_parts_needs_fails() {
     assert_eq!(merge.input_files.len(), 2, "{merge:?}");
     let parts = names(&merge.input_files);
     let merged = || -> Vec<String> { s.orphans().into_iter().filter(|t| !parts.contains(t)).collect() };
-    // Obsolete tables may be there a moment longer.
+    // Obsolete tables may exist a moment longer.
     s.gates.until("what it wrote", || merged().len() == 1);
     let merged = merged();
 

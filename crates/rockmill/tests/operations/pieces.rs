@@ -1,6 +1,5 @@
-//! Tables of several files that share some of them: no file is deleted, forgotten or left out of a copy while a table
-//! has it. No kind of table has several files yet, so the MANIFESTs are made by hand, of block-based tables, which can
-//! then not be read.
+//! Tables of several files that share some of them: no file is deleted, forgotten or omitted from a copy while a table
+//! uses it. The MANIFESTs are constructed for block-based tables, which then cannot be read.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use super::oracle::{run_tool, tool};
 
 /// Numbers of the pieces. They are far above what the MANIFEST gives out next.
 const PIECES: [u64; 3] = [201, 202, 203];
-/// The first has one that is all its own, and shares one with the second, which has the first table's file, too.
+/// The first table has one piece alone and shares one with the second table, which also uses the first table's file.
 fn pieces_of(own: [u64; 2]) -> [Vec<u64>; 2] {
     [vec![PIECES[0], PIECES[1]], vec![PIECES[2], PIECES[1], own[0]]]
 }
@@ -36,7 +35,7 @@ fn open(dir: &Path) -> rockmill::Result<Db> {
     Db::open_cf(&options(), dir, ["default", "other"])
 }
 
-/// Bytes of a piece, which is no table of its own.
+/// The contents of a piece, which is not a table itself.
 fn piece(number: u64) -> Vec<u8> {
     vec![number as u8; number as usize]
 }
@@ -49,7 +48,7 @@ fn tables(dir: &Path) -> Vec<u64> {
     numbers
 }
 
-/// What the MANIFEST says of each table's files.
+/// The files of each table according to the MANIFEST.
 fn named(dir: &Path) -> Vec<Vec<u64>> {
     let fs = PosixFileSystem::default();
     let manifest = dir.join(filename::manifest(current_manifest(&fs, dir).unwrap()));
@@ -63,7 +62,7 @@ fn named(dir: &Path) -> Vec<Vec<u64>> {
     all.into_values().collect()
 }
 
-/// A database of two tables in level 1, from `a` to `c` and from `m` to `o`, with pieces. Gives the tables' numbers.
+/// A database of two tables in level 1, from `a` to `c` and from `m` to `o`, with pieces. Returns the tables' numbers.
 fn database(dir: &Path) -> [u64; 2] {
     let db = Db::open(&options(), dir).unwrap();
     drop(db.create_cf("other", &options()).unwrap());
@@ -130,7 +129,7 @@ fn a_file_goes_with_the_last_table_that_has_it() {
     let scan = || ldb.as_ref().map(|ldb| run_tool(ldb, &[&format!("--db={}", dir.display()), "scan"]));
     assert!(scan().is_none_or(|done| done.unwrap_err().contains("custom field not supported")));
 
-    // What a job that was cut short left goes at the next open, and nothing else.
+    // The next open removes the remains of an interrupted job, and nothing else.
     std::fs::write(dir.join("000120.sst"), "an orphan").unwrap();
     let db = open(&dir).unwrap();
     assert_eq!(tables(&dir), all_files(own));
@@ -147,7 +146,7 @@ fn a_file_goes_with_the_last_table_that_has_it() {
     assert_eq!(db.get_approximate_sizes(&[range]), [counted], "as tables count in their levels");
     let int = |name: &str| int_of(&db, name);
     let pieces = [PIECES[0], PIECES[1], PIECES[2], own[0]];
-    // A table refers to all of its own file, also where that is a piece of another one.
+    // A table refers to all of its own file, even if that is also a piece of another table.
     let live = halves(&a) + halves(&b[..2]) + bytes(&own[..1]);
     assert_eq!((int("tables-with-pieces"), int("piece-files")), (2, 4));
     assert_eq!((int("piece-files-size"), int("piece-files-live-size")), (bytes(&pieces), live));
@@ -160,7 +159,7 @@ fn a_file_goes_with_the_last_table_that_has_it() {
     let new = tables(&dir).pop().unwrap();
     assert!(new > PIECES[2], "{new} may be a number of a piece");
 
-    // The first table's file stays as a piece of the second one, whoever opens it between.
+    // The first table's file stays as a piece of the second one, also after other opens.
     let left = [own[0], own[1], PIECES[1], PIECES[2], new];
     db.delete_file_in_range("a", "d").unwrap();
     assert_eq!((tables(&dir), total(&db)), (left.to_vec(), bytes(&left)));
@@ -173,7 +172,7 @@ fn a_file_goes_with_the_last_table_that_has_it() {
 
     assert_eq!(int_of(&db, "tables-with-pieces"), 0);
     assert!(!db.property_value("rocksdb.stats").unwrap().unwrap().contains("Pieces: "));
-    // Nothing has pieces any more, so RocksDB opens what is on disk, of a database that is open still.
+    // No table has pieces any more, so RocksDB can open the files on disk while the database is still open.
     assert_ne!(current_manifest(&PosixFileSystem::default(), &dir).unwrap(), before);
     for answer in as_rocksdb_reads(&dir, test) {
         assert_eq!(answer.unwrap(), [(b"k".to_vec(), b"new".to_vec())]);
@@ -223,8 +222,8 @@ fn a_file_that_is_missing_is_named_whichever_table_has_it() {
     }
 }
 
-/// Block-based tables are one file, so that none of these can be read. Repair gives up what it cannot read, and deletes
-/// nothing of it.
+/// Block-based tables are a single file, so none of these can be read. Repair abandons what it cannot read, and deletes
+/// none of it.
 #[test]
 fn repair_opens_tables_with_their_pieces() {
     enum Damage {

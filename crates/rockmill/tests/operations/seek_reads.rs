@@ -1,4 +1,4 @@
-//! A seek that reads the blocks of several sorted runs at once finds what one finds that reads them in turn, with the
+//! A seek that reads the blocks of several sorted runs at once finds the same as one that reads them in turn, with the
 //! same reads.
 
 use std::path::Path;
@@ -56,8 +56,8 @@ fn key(i: u64) -> String {
     format!("key{i:05}")
 }
 
-/// Tables in L0 over a level below, with everything that a seek can meet, and a memtable. Where tables have pieces,
-/// those below have several.
+/// Tables in L0 above a level, with everything that a seek can find, and a memtable. If tables can have pieces, those
+/// of the level have several.
 fn fill(db: &Db) {
     let mut rng = fastrand::Rng::with_seed(3);
     for round in 0..7u64 {
@@ -88,7 +88,7 @@ fn here(it: &DbRawIterator<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
     it.item().map(|(k, v)| (k.to_vec(), v.to_vec()))
 }
 
-/// What random seeks find, and steps after them; each iterator makes several.
+/// The results of random seeks and of steps after them; each iterator makes several seeks.
 fn seeks(db: &Db, seed: u64, read: &ReadOptions) -> Seen {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut seen = Vec::new();
@@ -119,7 +119,7 @@ fn seeks(db: &Db, seed: u64, read: &ReadOptions) -> Seen {
     seen
 }
 
-/// What is counted of reads: what the cache had and had not, and reads, in number and bytes; and what filters said.
+/// Counters of reads: cache hits and misses, number and bytes of reads, and results of filters.
 fn counted(o: &Options) -> Vec<u64> {
     let mut counts: Vec<u64> = [
         Ticker::BlockCacheDataHit,
@@ -142,8 +142,8 @@ fn counted(o: &Options) -> Vec<u64> {
     counts
 }
 
-/// What seeks in a database find that was opened anew, what was counted, whether they had a ring, and reads that the
-/// kernel's ring did.
+/// Results of seeks in a newly opened database, the counters, whether there was a ring, and the reads through the
+/// kernel's ring.
 fn run(
     kind: Kind,
     fs: &CountingFileSystem,
@@ -153,7 +153,7 @@ fn run(
 ) -> (Seen, Vec<u64>, (bool, u64)) {
     let o = kind.options(Arc::new(fs.clone()), engine);
     let db = Db::open(&o, dir).unwrap();
-    // Opens all tables, so that what that reads is not compared.
+    // Opens all tables first, so that reads for opening are not compared.
     let mut all = ReadOptions::default();
     all.fill_cache(false);
     all.set_total_order_seek(true);
@@ -169,7 +169,7 @@ fn run(
     (seen, counts, (has_ring(&db), fs.counts().ring_reads - before.1))
 }
 
-/// True when memory is set up for reads in flight.
+/// True if memory is allocated for reads in flight.
 fn has_ring(db: &Db) -> bool {
     db.property_int_value("rockmill.io-memory").unwrap().unwrap() > 0
 }
@@ -203,7 +203,7 @@ fn compare(fs: &CountingFileSystem, dir: &Path, kind: Kind, orders: Option<&MemF
     }
 }
 
-/// True when tables are read past the page cache there.
+/// True if tables are read past the page cache there.
 fn is_direct(fs: &CountingFileSystem, dir: &Path) -> bool {
     let all = fs.list_dir(dir).unwrap();
     let table = all.iter().find(|name| name.ends_with(".sst")).unwrap();
@@ -217,7 +217,7 @@ fn seeks_that_read_together_find_the_same_with_the_same_reads() {
         let memory = Arc::new(MemFileSystem::new());
         let fs = CountingFileSystem::new(Arc::clone(&memory) as Arc<dyn FileSystem>);
         compare(&fs, Path::new("/db"), kind, Some(&memory), "in memory");
-        // On the disk that the test was built on: elsewhere nothing goes past the page cache.
+        // On the disk of the build directory: elsewhere, direct I/O may be impossible.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
         compare(&fs, dir.path(), kind, None, "on a disk");

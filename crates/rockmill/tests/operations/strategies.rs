@@ -1,5 +1,5 @@
-//! The strategies in real directories, with real threads and a load that keeps them busy: what is written is there
-//! while they run, at rest and after another opening, and each has the tree that it is for.
+//! The strategies in real directories, with real threads and a heavy load: written data is readable while they run, at
+//! rest and after a reopen, and each strategy makes its intended tree.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn options(strategy: &str) -> Options {
     o
 }
 
-/// The most sorted runs of one level below L0 that were seen, and the most of all of them.
+/// The largest observed number of sorted runs of one level below L0, and of all levels together.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     extra_runs: usize,
@@ -50,13 +50,13 @@ impl Seen {
         let levels: Vec<LevelStats> = db.level_stats(&db.cf_handle("default").unwrap());
         let extra = |l: &LevelStats| l.extra_runs;
         self.extra_runs = self.extra_runs.max(levels.iter().map(extra).sum());
-        // Whether a level has a base run besides, its bytes say.
+        // A level's bytes tell whether it also has a base run.
         let runs = |l: &LevelStats| l.extra_runs + usize::from(l.bytes > l.extra_run_bytes);
         self.of_a_level = self.of_a_level.max(levels.iter().skip(1).map(runs).max().unwrap_or(0));
     }
 }
 
-/// Overwrites and deletions of some 20,000 keys, read back on the way.
+/// Overwrites and deletes about 20,000 keys, and reads them back meanwhile.
 fn load(db: &Db, model: &mut Model, seed: u64, writes: usize) -> Seen {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut seen = Seen::default();
@@ -88,7 +88,7 @@ fn check(db: &Db, model: &Model, what: &str) {
     assert!(all.map(|(k, v)| (k.to_vec(), v.to_vec())).eq(model.clone()), "{what}");
 }
 
-/// A load, rest, another opening, another load, and everything in one run.
+/// A load, rest, a reopen, another load, and a full compaction.
 fn run(strategy: &str, o: &Options, dir: &Path) -> Seen {
     let mut model = Model::new();
     let mut seen = Seen::default();
@@ -170,7 +170,7 @@ fn classic_strategies_go_with_every_engine_table_and_front() {
     }
 }
 
-/// What has nothing to say under the classic strategies is not taken without a word, nor what contradicts them.
+/// Options without effect in the classic strategies, or in contradiction to them, are not silently accepted.
 #[test]
 fn options_without_an_effect_on_classic_strategies_are_refused() {
     let temp = tempfile::tempdir().unwrap();
@@ -195,14 +195,14 @@ fn options_without_an_effect_on_classic_strategies_are_refused() {
     assert!(e.message().contains("compaction_classic does not go with compaction_downforce"), "{e}");
     let fifo = [("compaction_style", "kCompactionStyleFIFO"), ("compaction_classic", "true")];
     assert!(db.set_options(&fifo).unwrap_err().message().contains("compaction_classic"));
-    // One level has no place for what becomes of its runs.
+    // A single level has no place for merged runs.
     drop(db);
     let mut o = options("tiered");
     o.set_num_levels(1);
     let db = Db::open(&o, temp.path().join("one")).unwrap();
     let e = db.set_options(&[("compaction_classic", "true")]).unwrap_err();
     assert!(e.message().contains("with compaction_classic needs num_levels of at least 2"), "{e}");
-    // An OPTIONS file has no such line, so a database opens as RocksDB would open it.
+    // Without such a line in the OPTIONS file, a database opens as in RocksDB.
     drop(db);
     let db = Db::open(&options("classic-tiered"), temp.path().join("two")).unwrap();
     drop(db);

@@ -1,4 +1,4 @@
-//! Which kind of tables a column family writes, as options: in code, strings, OPTIONS files and an open database.
+//! The kind of tables that a column family writes, as an option: in code, strings, OPTIONS files and an open database.
 
 use rockmill::{
     BlockBasedOptions, ColumnFamilyDescriptor, Db, ErrorKind, Options, OptionsLoader, TableKind, TphTableOptions,
@@ -22,7 +22,7 @@ fn strings_choose_the_kind_of_tables() {
         ("tph_table_factory={garbage_percent=0;block_size=8K;checksum=kCRC32c;}", tph(16, 0, 8192)),
         ("tph_table_factory={}", tph(16, 20, 4096)),
         ("table_factory=TphTable;table_factory.piece_limit=2;tph_table_factory.block_size=1K", tph(2, 20, 1024)),
-        // What is not named stays, also where the kind changes; the last one counts.
+        // Unnamed options stay, also when the kind changes; the last kind counts.
         ("block_based_table_factory={block_size=8K};tph_table_factory={piece_limit=8}", tph(8, 20, 8192)),
         ("tph_table_factory={piece_limit=8;block_size=8K};table_factory=BlockBasedTable", block_based(8, 8192)),
         ("tph_table_factory={piece_limit=8};block_based_table_factory={block_size=1K}", block_based(8, 1024)),
@@ -76,7 +76,7 @@ fn the_kind_of_tables_goes_through_options_files() {
     assert_eq!((limit.section, limit.value.as_str(), limit.default.as_str()), ("TableOptions/TphTable", "8", "16"));
     assert!(limit.mutable && limit.in_files && !value("table_factory").mutable);
     assert_eq!(value("block_size").section, "TableOptions/TphTable");
-    // The other kind from now on: what the first one wrote stays readable, and its options are not in the file.
+    // From now on the other kind: tables of the first kind stay readable, and its options are not in the file.
     loaded.options.set_block_based_table_factory(&block_based);
     loaded.column_families[0] = ColumnFamilyDescriptor::new("default", loaded.options.clone());
     let db = Db::open_cf_descriptors(&loaded.options, dir.path(), loaded.column_families).unwrap();
@@ -129,7 +129,7 @@ fn options_of_tph_tables_change_and_the_kind_does_not() {
         assert!(e.kind() == ErrorKind::InvalidArgument && e.message().contains("BlockBasedTable"), "{e}");
     }
     assert_eq!(db.set_options(&[("table_factory", "PlainTable")]).unwrap_err().kind(), ErrorKind::NotSupported);
-    // What makes no sense is brought into its range.
+    // Invalid values are adjusted to the allowed range.
     db.set_options(&[("tph_table_factory", "{piece_limit=0;garbage_percent=5000}")]).unwrap();
     let cf = db.get_options().cf;
     assert_eq!((cf.tph.piece_limit, cf.tph.garbage_percent), (1, 1000));
@@ -158,7 +158,7 @@ fn files_that_contradict_themselves_about_tables_are_refused() {
         let e = OptionsLoader::new().load_latest(dir.path()).unwrap_err();
         assert!(e.message().contains(named) && e.message().contains("OPTIONS-"), "{e}");
     }
-    // Without a line that says the kind, the section does.
+    // Without a line with the kind, the section determines it.
     let dir = tempfile::tempdir().unwrap();
     drop(open(&dir, |_| {}));
     let file = options_files(dir.path()).pop().unwrap();

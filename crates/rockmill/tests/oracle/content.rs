@@ -1,4 +1,4 @@
-//! What a database holds, as Rockmill, `ldb` and `sst_dump` each see it, and comparisons that name the first
+//! The contents of a database as seen by Rockmill, `ldb` and `sst_dump`, and comparisons that report the first
 //! difference instead of printing megabytes.
 
 use std::path::Path;
@@ -53,7 +53,7 @@ pub fn try_open_all(options: &Options, path: &Path) -> rockmill::Result<Db> {
     Db::open_cf_descriptors(options, path, descriptors)
 }
 
-/// What Rockmill sees, after checking that every way of reading agrees: forwards, backwards, by key.
+/// Reads the contents with Rockmill, and checks that all ways of reading agree: forwards, backwards, by key.
 #[track_caller]
 pub fn read(db: &Db, family: &str) -> Entries {
     try_read(db, family).unwrap_or_else(|e| panic!("reading {family}: {e}"))
@@ -75,7 +75,7 @@ pub fn try_read(db: &Db, family: &str) -> rockmill::Result<Entries> {
     }
     backwards.reverse();
     same("backwards against forwards", &forwards, &backwards);
-    // About a thousand lookups, and as many of keys that are not there.
+    // About a thousand lookups, and as many of absent keys.
     for (key, value) in forwards.iter().step_by(forwards.len() / 1000 + 1) {
         let found = db.get_cf(&cf, key)?;
         assert_eq!(found.as_ref(), Some(value), "get of {} differs from the iterator", to_hex(key));

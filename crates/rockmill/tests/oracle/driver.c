@@ -1,10 +1,11 @@
 /* Drives any RocksDB that exports the C API from a script on standard input, without its headers: the library is the
  * program's argument and is loaded when it runs (the native library in each Java package of RocksDB is one, from 3.13
- * to 11). scripts/fixtures/make writes the fixtures with it, and the test `fixtures` lets old versions read what
- * Rockmill made of them.
+ * to 11). scripts/fixtures/make writes the fixtures with it, and the test `fixtures` lets old versions read
+ * them after Rockmill changed them.
  *
- * One command a line, words parted by spaces; keys and values in hex, "-" for an empty one. The first failing command
- * ends the program with "error LINE: why" and exit status 1; what the library lacks with "unsupported WHAT".
+* One command per line, words separated by spaces; keys and values in hex, "-" for an empty one. The first failing
+ * command ends the program with "error LINE: why" and exit status 1; a function that the library lacks ends it with
+ * "unsupported WHAT".
  *
  *   db OPTIONS             database options, as RocksDB's option strings ("a=1;b=2"); may be repeated
  *   cf NAME [OPTIONS]      a column family and its options; the default one is always there
@@ -13,13 +14,13 @@
  *   prefix CF N            prefixes of N bytes
  *   paths db|CF PATH SIZE...  db_paths, or cf_paths of a column family
  *   plain CF               plain tables (with `prefix` and allow_mmap_reads)
- *   ttl SECONDS            what is opened from here on has a time to live; the default column family only
- *   transactions           what is opened from here on is a TransactionDB, for txn_... and dump only
- *   load PATH              loads the newest OPTIONS file, unknown options being an error, and forgets it again
+ *   ttl SECONDS            databases opened from here on have a time to live; only the default family
+ *   transactions           databases opened from here on are TransactionDB, only for txn_... and dump
+ *   load PATH              loads the newest OPTIONS file and forgets it; an unknown option is an error
  *   open PATH | open_ro PATH
  *   put CF K V, del CF K, sdel CF K, merge CF K V, delrange CF BEGIN END
  *   entity CF K V          a record of wide columns with V as it is encoded
- *   begin, commit          what stands between is one batch
+ *   begin, commit          the writes between them are one batch
  *   txn_begin NAME, txn_put K V, txn_prepare, txn_commit   a transaction on the default column family
  *   flush CF, compact CF, wait, set CF NAME=VALUE
  *   snap NAME, release NAME
@@ -35,7 +36,7 @@
  *   say WORDS              "said WORDS"
  *   reset                  forgets all options and column families; no database is open
  *   close
- *   crash                  ends the process as kill -9 would, nothing closed
+ *   crash                  ends the process like kill -9, without closing anything
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -49,7 +50,7 @@
 typedef const char *str;
 typedef unsigned char byte;
 
-/* The C API as far as it is used: result, name without rocksdb_, arguments. */
+/* The functions of the C API in use: result, name without rocksdb_, arguments. */
 #define API(X)                                                                                                       \
     X(void *, options_create, (void))                                                                                \
     X(void, options_set_create_if_missing, (void *, byte))                                                           \
@@ -241,7 +242,7 @@ static void print_hex(const char *data, size_t len) {
     for (size_t i = 0; i < len; i++) printf("%02x", (byte)data[i]);
 }
 
-/* Objects that callers of RocksDB bring. */
+/* Objects that callers of RocksDB provide. */
 
 static void nothing(void *state) { (void)state; }
 
@@ -270,7 +271,7 @@ static int without_times(void *state, str a, size_t alen, byte atime, str b, siz
     return bytewise(state, a, alen - (atime ? 8 : 0), b, blen - (btime ? 8 : 0));
 }
 
-/* Newer first where the bytes before the time are equal. */
+/* Newer first if the bytes before the timestamp are equal. */
 static int with_times(void *state, str a, size_t alen, str b, size_t blen) {
     int c = without_times(state, a, alen, 1, b, blen, 1);
     return c ? c : -times(state, a + alen - 8, 8, b + blen - 8, 8);
@@ -407,7 +408,7 @@ static void close_db(void) {
     db = txn_db = NULL;
 }
 
-/* Writes. Batches are encoded here: that way every record can be written with every version of the C API. */
+/* Writes. Batches are encoded here, so that every record can be written with every version of the C API. */
 
 static bytes batch;
 static int batching = 0;
@@ -422,7 +423,7 @@ static void varint(bytes *to, uint64_t n) {
     add(to, &c, 1);
 }
 
-/* The number of a column family, as the library writes it into a batch of one entry. */
+/* The number of a column family, which the library writes into a batch of one entry. */
 static uint32_t number_of(family *f) {
     if (!f->handle) return 0;
     void *b = CALL(writebatch_create)();
@@ -519,7 +520,7 @@ static char *property(family *f, const char *name) {
     return f->handle ? CALL(property_value_cf)(db, f->handle, name) : CALL(property_value)(db, name);
 }
 
-/* Until no flush or compaction runs, and for a while longer where one is due: some never begin. */
+/* Waits until no flush or compaction runs, and a while longer if one is due: some never start. */
 static void wait_for_work(void) {
     static const char *const all[] = {"rocksdb.num-running-compactions", "rocksdb.num-running-flushes",
                                       "rocksdb.mem-table-flush-pending", "rocksdb.compaction-pending"};
@@ -620,7 +621,7 @@ static int run(char *line) {
             CALL(options_set_cf_paths)(named(of)->options, paths, count);
         }
     } else if (IS("plain")) {
-        /* Keys of any length, 10 bits of Bloom filter; what newer versions ask for beyond is zero. */
+        /* Keys of any length, 10 bits of Bloom filter; the additional parameters of newer versions are zero. */
         CALL(options_set_plain_table_factory)(named(word())->options, 0, 10, 0.75, 16, 0, 0, 0, 0);
     } else if (IS("ttl")) {
         ttl = atoi(word());
@@ -674,7 +675,7 @@ static int run(char *line) {
         if (f->handle && p_flush_cf) {
             p_flush_cf(db, options, f->handle, &error);
         } else if (f->handle && strcmp(f->name, "default") != 0) {
-            /* Without a call for it: a manual compaction of nothing flushes. */
+            /* If there is no call for it: a manual compaction of an empty range flushes. */
             CALL(compact_range_cf)(db, f->handle, NULL, 0, NULL, 0);
         } else {
             CALL(flush)(db, options, &error);
@@ -794,6 +795,6 @@ int main(int argc, char **argv) {
     }
     if (db || txn_db) close_db();
     fflush(stdout);
-    /* Threads of the library may still run: its destructors are not needed. */
+    /* Threads of the library may still run, and its destructors are not needed. */
     _exit(0);
 }

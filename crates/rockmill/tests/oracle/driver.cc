@@ -1,20 +1,20 @@
-// Drives real RocksDB from a script on standard input, so that a test can make a database with any options and see
-// what RocksDB makes of one that Rockmill wrote. One command a line, words parted by spaces; keys and values in hex,
-// "-" for an empty one. The first failing command ends the program with "error LINE: why" and exit status 1.
+// Drives RocksDB from a script on standard input, so that a test can create a database with any options and see how
+// RocksDB reads one that Rockmill wrote. One command per line, words separated by spaces; keys and values in hex, "-"
+// for an empty one. The first failing command ends the program with "error LINE: why" and exit status 1.
 //
 //   db OPTIONS             database options, as RocksDB's option strings ("a=1;b=2"); may be repeated
 //   cf NAME OPTIONS        a column family and its options
-//   filter CF [flush]      a compaction filter that does what values say (ByValue); with "flush" a factory's, which
-//                          filters flushes too
+//   filter CF [flush]      a compaction filter controlled by the values (ByValue); with "flush", of a factory
+//                          that filters flushes too
 //   paths db|CF PATH SIZE...  db_paths, or cf_paths of a column family
-//   ttl SECONDS            what is opened from here on is a DBWithTTL
-//   load PATH              takes all options from the newest OPTIONS file
+//   ttl SECONDS            databases opened from here on are DBWithTTL
+//   load PATH              loads all options from the newest OPTIONS file
 //   options CF             "option NAME=VALUE" for each option of a family and its tables; also "options db"
 //   set CF NAME=VALUE      SetOptions; "set db ..." is SetDBOptions
 //   open PATH | open_ro PATH
 //   wopt sync|nowal|default
 //   put CF K V, del CF K, sdel CF K, merge CF K V, delrange CF BEGIN END
-//   begin, commit          what stands between is one batch
+//   begin, commit          the writes between them are one batch
 //   flush_all              every column family in one call
 //   updates SEQ            "update SEQ COUNT" for each batch of GetUpdatesSince, then "wals N" for the WAL files
 //   flush CF, flush_wal, compact CF [LEVEL], compact_once CF, wait
@@ -22,13 +22,13 @@
 //   snap NAME, release NAME
 //   ingest CF K V ...      writes a table of these entries and ingests it
 //   write_sst CF PATH OP... a table by SstFileWriter; OP is p K V, m K V, d K or r BEGIN END
-//   ingest_files CF FLAGS PATH...  FLAGS: "-" or any of move, behind, nosnapshots, parted by commas
+//   ingest_files CF FLAGS PATH...  FLAGS: "-" or any of move, behind, nosnapshots, separated by commas
 //   export CF DIR          "file NAME LEVEL SIZE SMALLEST_SEQ LARGEST_SEQ" for each
 //   import NAME DIR FILE... each FILE as export printed it, without the word file
 //   delete_files CF BEGIN END  files wholly in [BEGIN, END]
-//   create_cf NAME OPTIONS, drop_cf NAME [keep]   with "keep" its handle stays
+//   create_cf NAME OPTIONS, drop_cf NAME [keep]   with "keep" its handle remains
 //   dump CF [SNAP]         "entry K V" for each
-//   rdump CF [SNAP]        the same backwards
+//   rdump CF [SNAP]        the same in reverse order
 //   pscan CF K             "entry K V" for each key from K on with its prefix, by prefix_same_as_start
 //   prscan CF K            the same from K backwards
 //   by_length CF           orders keys by length, then as bytes: the comparator test.ByLength
@@ -42,7 +42,7 @@
 //   histogram N ...        "prop" with the data of a histogram of these values
 //   approximate CF BEGIN END MARGIN   "prop BYTES"
 //   backup DIR [flush]     a new backup of the open database in DIR
-//   backups DIR            "backup ID FILES" for each that can be used
+//   backups DIR            "backup ID FILES" for each usable one
 //   backup_verify DIR ID   with checksums
 //   backup_delete DIR ID
 //   restore DIR ID PATH    the backup becomes the database at PATH
@@ -51,13 +51,13 @@
 //   say WORDS              "said WORDS"
 //   reset                  forgets all options and column families; no database is open
 //   version                "version MAJOR.MINOR.PATCH"
-//   try COMMAND ...        "status OK", or "status CODE" where the command fails, and the script goes on
-//   walk CF FLAGS LOWER UPPER MOVE...   an iterator; FLAGS: "-" or any of same, total, auto, parted by commas; bounds
+//   try COMMAND ...        "status OK", or "status CODE" if the command fails; the script continues
+//   walk CF FLAGS LOWER UPPER MOVE...   an iterator; FLAGS: "-" or any of same, total, auto, with commas; bounds
 //                          in hex or "none"; MOVE is first, last, next, prev, seek:K or back:K; "at K" or "at end"
-//   live CF                "option NAME=VALUE" as the open database has it
+//   live CF                "option NAME=VALUE" of the open database
 //   list_cf PATH, destroy PATH, checkpoint PATH
 //   close
-//   crash                  ends the process as kill -9 would, nothing closed
+//   crash                  ends the process like kill -9, without closing anything
 #include <rocksdb/compaction_filter.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
@@ -87,7 +87,7 @@ namespace {
 
 int line_number = 0;
 
-// A command may fail, and says how.
+// Runs a command that may fail, and reports its status.
 bool trying = false;
 
 struct Tried {
@@ -149,8 +149,8 @@ std::string ToHex(const Slice& bytes) {
   return out;
 }
 
-// Decides by the first byte of values and operands: r removes, c makes it "C" and the rest, p purges, s skips to the
-// key in the rest, anything else stays.
+// Decides by the first byte of values and operands: r removes it, c changes it to "C" and the rest, p purges it, s
+// skips to the key in the rest, and anything else is kept.
 class ByValue : public CompactionFilter {
  public:
   const char* Name() const override { return "ByValue"; }
@@ -184,8 +184,8 @@ class ByValueFactory : public CompactionFilterFactory {
   }
 };
 
-// Orders keys by length, then as bytes. Of two keys of one length, the first with all behind the first difference set
-// to ff is between them.
+// Orders keys by length, then as bytes. To get a key between two of the same length, take the first one and set all
+// bytes after the first difference to ff.
 class ByLength : public Comparator {
  public:
   const char* Name() const override { return "test.ByLength"; }
@@ -286,7 +286,7 @@ struct Driver {
   ReadOptions Reads(std::istringstream& in) {
     ReadOptions options;
     options.verify_checksums = true;
-    // With a prefix extractor, iterators would otherwise be right within one prefix only.
+    // With a prefix extractor, iterators would otherwise be correct only within one prefix.
     options.total_order_seek = true;
     std::string name;
     if (in >> name) {
@@ -444,7 +444,7 @@ struct Driver {
       }
       Check(Open().CompactRange(options, cf, nullptr, nullptr));
     } else if (command == "compact_once") {
-      // No entry passes a filter twice.
+      // No entry is filtered twice.
       CompactRangeOptions options;
       options.bottommost_level_compaction = BottommostLevelCompaction::kForceOptimized;
       Check(Open().CompactRange(options, Handle(Word(in)), nullptr, nullptr));
@@ -455,7 +455,7 @@ struct Driver {
       ColumnFamilyMetaData meta;
       Open().GetColumnFamilyMetaData(cf, &meta);
       std::vector<std::string> names;
-      // L0 lists its newest file first; the oldest go down.
+      // L0 lists its newest file first; the oldest ones move down.
       auto& files = meta.levels[0].files;
       for (auto f = files.rbegin(); f != files.rend() && names.size() < count; ++f) names.push_back(f->name);
       Check(Open().CompactFiles(CompactionOptions(), cf, names, level));
@@ -469,7 +469,7 @@ struct Driver {
         Open().GetProperty("rocksdb.compaction-pending", &pending);
         Open().GetProperty("rocksdb.num-running-flushes", &flushes);
         if (running == "0" && pending == "0" && flushes == "0") break;
-        // Universal compaction may have nothing to do where one is said to be pending.
+        // Universal compaction may have nothing to do although one is reported as pending.
         idle = running == "0" && flushes == "0" ? idle + 1 : 0;
         if (idle == 25) break;
         usleep(10000);

@@ -1,8 +1,9 @@
-//! Real RocksDB as the judge: its tools, its library behind a small driver, and the newer one in a Python wheel.
+//! Real RocksDB as the reference: its tools, its library through a small driver, and the newer library in a Python
+//! wheel.
 //!
-//! Whatever is missing on the machine makes the tests that need it say so (see `rockmill_skip`) and pass; the test
-//! command gathers these lines.
-#![allow(dead_code)] // Each test binary uses another part of this.
+//! Tests that need something that is missing on the machine report that (see `rockmill_skip`) and pass; the test
+//! command collects these reports.
+#![allow(dead_code)] // each test binary uses a different part of this
 
 pub mod content;
 pub mod ops;
@@ -18,10 +19,10 @@ use std::sync::OnceLock;
 
 use rockmill_skip::{Missing, Needs, program, python_with_rocksdict, skip, wish};
 
-/// Seconds after which a tool is taken to hang.
+/// Seconds after which a tool counts as hanging.
 const TOOL_SECONDS_MAX: u32 = 300;
 
-/// Returns from the test, saying so, unless the value is there.
+/// Unwraps the value, or reports the skip and returns from the test.
 #[macro_export]
 macro_rules! need {
     ($test:expr, $found:expr) => {
@@ -35,14 +36,14 @@ macro_rules! need {
     };
 }
 
-/// A command that is ended when it hangs.
+/// A command that is killed if it hangs.
 fn command(program: impl AsRef<OsStr>) -> Command {
     let mut c = Command::new("timeout");
     c.arg("--signal=KILL").arg(TOOL_SECONDS_MAX.to_string()).arg(program).stdin(Stdio::null());
     c
 }
 
-/// Where this tool of RocksDB's is, or why it cannot be used.
+/// The path of this RocksDB tool, or why it cannot be used.
 pub fn tool(name: &str) -> Result<PathBuf, Missing> {
     program(name, Needs::Ldb)
 }
@@ -54,14 +55,14 @@ pub enum Peer {
     Library,
     /// The one in the wheel rocksdict (9.8.4).
     Wheel,
-    /// Any other, named by `ROCKMILL_ROCKSDB_FLAGS`: what to give the compiler to include and link it.
+    /// Any other, named by `ROCKMILL_ROCKSDB_FLAGS`: the compiler flags to include and link it.
     Other,
     /// A library with the C API, loaded by `driver.c`: see [`Driver::of_library`].
     Loaded,
 }
 
 impl Peer {
-    /// The one to run scripts with, or why it cannot be used.
+    /// The driver for scripts, or why it cannot be used.
     pub fn driver(self) -> Result<Driver, Missing> {
         static LIBRARY: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
         static WHEEL: OnceLock<Result<PathBuf, Missing>> = OnceLock::new();
@@ -89,7 +90,7 @@ impl Peer {
         }
     }
 
-    /// Those that this machine has; the others are named as skipped for `test`.
+    /// Those available on this machine; the others are reported as skipped for `test`.
     pub fn all(test: &str) -> Vec<Driver> {
         let mut found = Vec::new();
         for peer in [Self::Library, Self::Wheel, Self::Other] {
@@ -109,7 +110,7 @@ fn here() -> PathBuf {
 
 /// Compiles the C++ driver.
 fn build_driver(flags: &[String], needs: Needs) -> Result<PathBuf, Missing> {
-    // A RocksDB built without RTTI cannot be linked with code that has it, the reverse can.
+    // A RocksDB built without RTTI cannot be linked with code that uses it; the reverse is possible.
     compile("g++", &["-std=c++20", "-O1", "-w"], "driver.cc", flags, needs)
 }
 
@@ -132,7 +133,7 @@ fn compile(
         return Ok(program);
     }
     fs::create_dir_all(target).map_err(|e| needs.because(format!("{}: {e}", target.display())))?;
-    // Under another name first: another test binary may be doing the same.
+    // Under another name first, because another test binary may be doing the same.
     let unfinished = target.join(format!("rocksdb-driver-{}", std::process::id()));
     let mut c = command(compiler);
     c.args(language).arg("-o").arg(&unfinished).arg(&source).args(flags);
@@ -165,7 +166,7 @@ impl Answer {
         out
     }
 
-    /// The entries behind each `say`, with its words.
+    /// The entries after each `say`, with its words.
     pub fn entries_by_title(&self) -> Vec<(&str, content::Entries)> {
         let mut out: Vec<(&str, content::Entries)> = Vec::new();
         for line in &self.lines {
@@ -223,7 +224,7 @@ impl Answer {
         out
     }
 
-    /// Where each move of `walk` came to: a key, or `None` at the end.
+    /// The result of each move of `walk`: a key, or `None` at the end.
     pub fn places(&self) -> Vec<Option<Vec<u8>>> {
         let places = self.lines.iter().filter_map(|l| l.strip_prefix("at "));
         places.map(|l| (l != "end").then(|| from_hex(l))).collect()
@@ -264,7 +265,7 @@ pub struct Driver {
 pub enum Outcome {
     /// It ran to its end.
     Done(Answer),
-    /// This RocksDB lacks something that the script uses.
+    /// This RocksDB lacks a feature that the script uses.
     Unsupported(Missing),
     /// A command failed; the text names it.
     Failed(String),
@@ -291,7 +292,7 @@ impl Driver {
             .unwrap_or_else(|e| panic!("{}: {e}", self.program.display()));
         let mut stdin = child.stdin.take().expect("piped");
         let text = script.text.clone();
-        // From a thread: the driver answers while it still reads, and a full pipe either way would stop both.
+        // In a thread: the driver answers while it still reads, and a full pipe in either direction would block both.
         let feeder = std::thread::spawn(move || {
             let _ = stdin.write_all(text.as_bytes());
         });
@@ -312,7 +313,7 @@ impl Driver {
         Outcome::Failed(format!("{:?}: {last}\n  command: {command}\n  {} {stderr}", self.peer, out.status))
     }
 
-    /// Runs a script that must work; `None`, said visibly, where this RocksDB lacks something.
+    /// Runs a script that must succeed. If this RocksDB lacks a feature, reports the skip and returns `None`.
     #[track_caller]
     pub fn answer(&self, test: &str, script: &Script) -> Option<Answer> {
         match self.run(script) {
@@ -395,7 +396,7 @@ pub fn from_hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("hex")).collect()
 }
 
-/// Runs a tool; its standard output, or what it said when it failed.
+/// Runs a tool; returns its standard output, or its messages if it failed.
 pub fn run_tool(program: &Path, args: &[&str]) -> Result<String, String> {
     let out: Output = command(program).args(args).output().map_err(|e| format!("{}: {e}", program.display()))?;
     let stdout = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -406,14 +407,14 @@ pub fn run_tool(program: &Path, args: &[&str]) -> Result<String, String> {
     Err(format!("{} {args:?}: {}\n{stdout}{stderr}", program.display(), out.status))
 }
 
-/// Copies a database directory, so that a tool that changes what it opens can be given one.
+/// Copies a database directory, for tools that change what they open.
 pub fn copy_dir(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap_or_else(|e| panic!("{}: {e}", to.display()));
     for entry in fs::read_dir(from).unwrap_or_else(|e| panic!("{}: {e}", from.display())) {
         let entry = entry.expect("a readable folder");
         if entry.file_type().expect("a type").is_file() {
             match fs::copy(entry.path(), to.join(entry.file_name())) {
-                // Obsolete, and deleted since it was listed: the database may be open.
+                // An obsolete file that was deleted after it was listed, because the database may be open.
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
                 done => drop(done.expect("a copy")),
             }

@@ -75,9 +75,9 @@ pub struct Shape {
     pub delete_ranges: bool,
     /// Take and release snapshots now and then.
     pub snapshots: bool,
-    /// A flush about every so many steps; 0 never.
+    /// Mean number of steps between flushes; 0: never.
     pub flush_every: usize,
-    /// A full compaction about every so many steps; 0 never.
+    /// Mean number of steps between full compactions; 0: never.
     pub compact_every: usize,
 }
 
@@ -108,14 +108,14 @@ pub struct Workload {
 struct Generator {
     rng: fastrand::Rng,
     shape: Shape,
-    /// Keys under single-delete discipline that hold a value: put once since they were last deleted.
+    /// Keys for single deletes that currently have a value: put exactly once since their last deletion.
     single: Vec<Vec<usize>>,
     snapshots: Vec<u32>,
     next_snapshot: u32,
 }
 
 impl Generator {
-    /// Keys of mixed length and alphabet; each number has one key.
+    /// Keys of various lengths and alphabets; each number has one key.
     fn key(&self, n: usize) -> Vec<u8> {
         match n % 7 {
             0 => format!("k{n}").into_bytes(),
@@ -150,7 +150,7 @@ impl Generator {
         match self.rng.u8(..100) {
             0..=14 => Op::Delete { cf, key: self.key(n) },
             15..=19 => {
-                // These keys are only ever put once and then deleted singly, as RocksDB demands.
+                // These keys are only put once and then single-deleted, as RocksDB requires.
                 if self.single[cf].is_empty() || self.rng.bool() {
                     let fresh = (0..).find(|n| !self.single[cf].contains(n)).expect("numbers do not end");
                     self.single[cf].push(fresh);
@@ -226,7 +226,7 @@ impl Workload {
         model
     }
 
-    /// What the sequence should leave where something already is.
+    /// Applies the sequence to a model that already has contents.
     pub fn continue_model(&self, model: &mut Model) {
         for op in &self.ops {
             model.apply(op);
@@ -260,7 +260,7 @@ impl Workload {
         };
     }
 
-    /// The same sequence without single deletes, which not every RocksDB here can make: plain deletes instead.
+    /// The same sequence with plain deletes instead of single deletes, which not every RocksDB driver supports.
     pub fn without_single_deletes(mut self) -> Self {
         fn replace(op: &mut Op) {
             match op {

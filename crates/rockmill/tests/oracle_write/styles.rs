@@ -1,4 +1,4 @@
-//! Compaction styles beside RocksDB's: the same flushes leave the same trees, and OPTIONS files say the same.
+//! Compaction styles compared with RocksDB's: the same flushes give the same trees, and OPTIONS files agree.
 
 use rockmill::{
     CompactionStyle, CompressionType, Db, FifoCompactOptions, Options, OptionsLoader, UniversalCompactOptions,
@@ -17,7 +17,7 @@ fn keys(flush: u64, entries: u64) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// (level, tables) of levels that have some, after each flush and the compactions that follow.
+/// (level, tables) of non-empty levels, after each flush and the following compactions.
 type Trees = Vec<Vec<(usize, usize)>>;
 
 const VALUE: [u8; 1000] = [b'v'; 1000];
@@ -104,7 +104,7 @@ fn universal_trees_are_rocksdbs() {
 #[test]
 fn fifo_trees_are_rocksdbs() {
     let test = "fifo_trees_are_rocksdbs";
-    // None is as large as a memtable, so that each flush writes one table.
+    // None is as large as a memtable, so each flush writes one table.
     let odd = [170, 90, 100, 120, 30, 95, 160, 20, 60, 110, 33, 150, 70, 140];
     let style = "compaction_style=kCompactionStyleFIFO;level_compaction_dynamic_level_bytes=false;num_levels=1";
     let more = [
@@ -157,7 +157,7 @@ fn keeps_the_style(mut options: Options) {
     };
     check();
 
-    // RocksDB takes the file as it is, and writes one that says the same.
+    // RocksDB accepts the file unchanged, and writes an equivalent one.
     let test = "an_options_file_keeps_the_style";
     let driver = match Peer::Library.driver() {
         Ok(driver) => driver,
@@ -170,7 +170,7 @@ fn keeps_the_style(mut options: Options) {
     check();
 }
 
-/// The inputs of the first compaction that the LOG in `dir` tells of, a move included: numbers of tables.
+/// The table numbers of the inputs of the first compaction or move in the LOG in `dir`.
 fn first_compaction(dir: &Path) -> Vec<u64> {
     let log = std::fs::read_to_string(dir.join("LOG")).expect("a LOG");
     let number = |text: &str| text.trim().parse::<u64>().unwrap_or_else(|e| panic!("{text:?}: {e}"));
@@ -178,7 +178,7 @@ fn first_compaction(dir: &Path) -> Vec<u64> {
     for line in log.lines() {
         if let Some((_, rest)) = line.split_once("Moving #") {
             let table = number(rest.split(' ').next().expect("a word"));
-            // The next job moves it on, and its line comes before the first one's last.
+            // The next job moves it further, and its line comes before the first job's last line.
             if moved.contains(&table) {
                 return moved;
             }
@@ -188,20 +188,20 @@ fn first_compaction(dir: &Path) -> Vec<u64> {
         } else if line.contains("\"compaction_started\"") {
             let inputs = line.split("\"files_L").skip(1);
             let inputs = inputs.filter_map(|list| list.split_once('[')?.1.split_once(']'));
-            // A level without files is there, too.
+            // Levels without files are listed too.
             return inputs.flat_map(|(list, _)| list.split(',')).filter(|n| !n.trim().is_empty()).map(number).collect();
         }
     }
     Vec::new()
 }
 
-/// What follows a word in a line of a LOG, as a number.
+/// The number after a word in a line of a LOG.
 fn after(line: &str, word: &str) -> Option<u64> {
     let (_, rest) = line.split_once(word)?;
     rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// The first job that a LOG tells of: the number of a compaction, or the level that a move goes to.
+/// The first job in a LOG: the number of a compaction, or the output level of a move.
 fn first_started(log: &str) -> Option<Result<u64, u64>> {
     log.lines().find_map(|line| match line.contains("\"compaction_started\"") {
         true => after(line, "\"job\":").map(Ok),
@@ -209,7 +209,7 @@ fn first_started(log: &str) -> Option<Result<u64, u64>> {
     })
 }
 
-/// True if the first job that the LOG in `dir` tells of has inputs of one level: a move, or nothing overlaps below.
+/// True if the first job in the LOG in `dir` has inputs of one level: it is a move, or nothing overlaps below.
 fn is_of_one_level(dir: &Path) -> bool {
     let log = std::fs::read_to_string(dir.join("LOG")).expect("a LOG");
     let first = log.lines().find(|l| l.contains("\"compaction_started\"") || l.contains("Moving #"));
@@ -224,9 +224,9 @@ fn first_outputs(dir: &Path) -> Vec<u64> {
     log.lines().filter(of_job).filter_map(|l| after(l, "\"num_entries\":")).collect()
 }
 
-/// From the same directories, RocksDB and Rockmill begin with the same compaction, whichever of `cases` (options beside
-/// [`SIZES`]) they are opened with. With `outputs` it writes the same tables, too. One directory has full levels when
-/// the limits sink, the other one has a full L0.
+/// Starting from the same directories, RocksDB and Rockmill begin with the same compaction, with each of `cases`
+/// (options in addition to [`SIZES`]). With `outputs`, it must also write the same tables. One directory has full
+/// levels after a decrease of the limits, the other one has a full L0.
 fn same_first_picks(test: &str, peer: Peer, build: &str, cases: &[String], outputs: bool) {
     let sizes = SIZES;
     let driver = match peer.driver() {
@@ -310,13 +310,14 @@ fn same_first_picks(test: &str, peer: Peer, build: &str, cases: &[String], outpu
         } else if outputs && picks.0 == picks.1 {
             assert_eq!(both.0, both.1, "{options}, {from:?}: outputs of {picks:?}; left: ours");
         }
-        // Two things in which RocksDB 7.8 is not as 9.8 and later. Where nothing overlaps below it takes fewer
-        // neighbours along, which may be four, to move them or, if they reach over too much of the level after that, to
-        // write them anew.
+        // RocksDB 7.8 differs from 9.8 and later in two things. First, if nothing overlaps below, it takes fewer
+        // neighbours along (up to four), to move them, or to rewrite them if they overlap too much of the level after
+        // the next.
         let has_all = |more: &[u64], of: &[u64]| !of.is_empty() && of.iter().all(|n| more.contains(n));
         let moved = both.0.is_empty() && both.1.is_empty();
         let fewer = is_of_one_level(&ours) && picks.0.len() <= 4 && has_all(&picks.0, &picks.1);
-        // And more files of the start level join a job whatever `max_compaction_bytes` says, not up to its double.
+        // Second, more files of the start level join a job regardless of `max_compaction_bytes`, not only up to its
+        // double.
         let more = options.contains("max_compaction_bytes") && !moved && has_all(&picks.1, &picks.0);
         if peer == Peer::Library && (fewer || more) {
             picks.1.clone_from(&picks.0);
@@ -348,7 +349,7 @@ fn same_first_picks(test: &str, peer: Peer, build: &str, cases: &[String], outpu
 const SIZES: &str = "target_file_size_base=30000;max_bytes_for_level_multiplier=3;num_levels=6;\
                      compression=kNoCompression";
 
-/// Each priority takes RocksDB's files. The directories were made with `kRoundRobin`: they have cursors.
+/// Each priority takes the same files as RocksDB. The directories were made with `kRoundRobin`, so they have cursors.
 #[test]
 fn leveled_picks_are_rocksdbs() {
     let mut cases = Vec::new();
@@ -368,8 +369,8 @@ fn leveled_picks_are_rocksdbs() {
     same_first_picks("leveled_picks_are_rocksdbs", Peer::Library, build, &cases, false);
 }
 
-/// A job's tables end where the cursor of the output level stands, as RocksDB's do. There are no other reasons: tables
-/// may be large.
+/// A job's tables end at the cursor of the output level, as in RocksDB. There are no other reasons to end a table,
+/// because tables may be large.
 #[test]
 fn round_robin_outputs_are_rocksdbs() {
     let large = "target_file_size_base=100000000;max_compaction_bytes=100000000000;compaction_pri=kRoundRobin;\
@@ -388,7 +389,7 @@ fn round_robin_outputs_are_rocksdbs() {
     same_first_picks("round_robin_outputs_are_rocksdbs", Peer::Library, build, &cases, true);
 }
 
-/// With dynamic level sizes RocksDB 8 and newer count otherwise than those before: 9.8 says what is right.
+/// With dynamic level sizes, RocksDB 8 and newer count differently than earlier versions: 9.8 is the reference.
 #[test]
 fn leveled_picks_with_dynamic_sizes_are_rocksdbs() {
     let cases = [
@@ -403,7 +404,7 @@ fn leveled_picks_with_dynamic_sizes_are_rocksdbs() {
     same_first_picks("leveled_picks_with_dynamic_sizes_are_rocksdbs", Peer::Wheel, build, &cases, false);
 }
 
-/// The first job that the LOG in `dir` tells of: numbers of its inputs, and the level that they go to.
+/// The first job in the LOG in `dir`: the numbers of its inputs, and the output level.
 fn first_job(dir: &Path) -> (Vec<u64>, Option<u64>) {
     let log = std::fs::read_to_string(dir.join("LOG")).expect("a LOG");
     let level = first_started(&log).and_then(|first| {
@@ -417,7 +418,8 @@ fn first_job(dir: &Path) -> (Vec<u64>, Option<u64>) {
     (first_compaction(dir), level)
 }
 
-/// A tree of universal compaction: options, then flushes of so many entries; from one of them on nothing is compacted.
+/// A tree of universal compaction: options, then flushes with these numbers of entries; from one of them on, nothing is
+/// compacted.
 struct RandomTree {
     build: String,
     flushes: Vec<u64>,
@@ -434,7 +436,7 @@ impl RandomTree {
              level0_file_num_compaction_trigger={}",
             rng.u32(2..6)
         );
-        // Sizes from 2 to 300 entries, most of them small; or the same all along.
+        // Sizes from 2 to 300 entries, most of them small; or all the same.
         let same = rng.u8(0..4) == 0;
         let size = |rng: &mut fastrand::Rng| (2.0 * 150f64.powf(rng.f64() * if same { 0.5 } else { 1.0 })) as u64;
         let first = size(rng);
@@ -443,8 +445,8 @@ impl RandomTree {
         Self { build, flushes, rests, deletes: rng.bool() }
     }
 
-    /// Random options of universal compaction. `newer`: those that RocksDB 7.8 does not have, too, and such that
-    /// RocksDB 8.6 and newer leave the newest tables out of a job for space, which 7.8 does not.
+    /// Random options of universal compaction. `newer`: includes options that RocksDB 7.8 does not have, and values
+    /// with which RocksDB 8.6 and newer, unlike 7.8, omit the newest tables from a job that saves space.
     fn options(rng: &mut fastrand::Rng, newer: bool) -> String {
         let (trigger, least) = (rng.u32(1..8), rng.u32(2..6));
         let most = if newer && rng.bool() { u32::MAX } else { least + [0, 1, 3, 1000][rng.usize(0..4)] };
@@ -489,8 +491,8 @@ impl RandomTree {
     }
 }
 
-/// From random trees, RocksDB and Rockmill begin with the same universal compaction under random options.
-/// `ROCKMILL_UNIVERSAL_TREES` says how many trees, from which seed `ROCKMILL_SEED`.
+/// Starting from random trees, RocksDB and Rockmill begin with the same universal compaction, with random options.
+/// `ROCKMILL_UNIVERSAL_TREES` sets the number of trees, `ROCKMILL_SEED` the seed.
 #[test]
 fn universal_picks_are_rocksdbs() {
     let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());

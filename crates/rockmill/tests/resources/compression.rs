@@ -1,4 +1,4 @@
-//! Compression by level, its parameters, and dictionaries, beside RocksDB.
+//! Compression by level, its parameters, and dictionaries, compared with RocksDB.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::{key, memory, options, table_bytes, tables};
 use crate::need;
 use rockmill_skip::skip;
 
-/// A value that shares much with others and repeats little in itself.
+/// A value that has much in common with others, and little internal repetition.
 fn value(n: u64) -> Vec<u8> {
     let (id, tail) = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15), n.wrapping_mul(0xd6e8_feb8_6659_fd93));
     format!(
@@ -68,7 +68,7 @@ fn dictionaries_make_tables_smaller_and_rocksdb_reads_them() {
             o.set_compression_type(kind);
             o.set_compression_options(-14, 32767, 0, dict);
             o.set_zstd_max_train_bytes(train);
-            // All that a flush has, a part of a compaction's output, and one block.
+            // Samples: all data of a flush, a part of a compaction's output, and one block.
             o.cf.compression_opts.max_dict_buffer_bytes = [0, 20_000, 1][i % 3];
             let mut table = BlockBasedOptions::default();
             table.set_format_version(if i % 2 == 0 { 5 } else { 6 });
@@ -80,7 +80,7 @@ fn dictionaries_make_tables_smaller_and_rocksdb_reads_them() {
             for peer in &peers {
                 match peer.peer {
                     Peer::Library if i % 2 == 1 => continue, // 7.8 reads no format_version 6
-                    // It cannot inflate what RocksDB 7.8 deflates either.
+                    // It cannot decompress RocksDB 7.8's zlib blocks either.
                     Peer::Wheel if kind == CompressionType::Zlib => continue,
                     _ => {}
                 }
@@ -103,7 +103,7 @@ fn dictionaries_make_tables_smaller_and_rocksdb_reads_them() {
                 Err(reason) => skip(test, reason),
             }
         }
-        // A dictionary of all that is common, in blocks of 1,000 bytes.
+        // A dictionary with everything in common, in blocks of 1,000 bytes.
         assert!(sizes[1] < sizes[0] * 9 / 10, "{kind:?}: {sizes:?}");
         assert!(sizes[2] < sizes[0] * 9 / 10, "{kind:?}: {sizes:?}");
     }
@@ -203,7 +203,7 @@ fn what_cannot_be_written_is_refused_by_name() {
     o.set_zstd_max_train_bytes(100);
     assert!(Db::open(&o, "/refused").unwrap_err().to_string().contains("needs max_dict_bytes"));
 
-    // Set while the database is open, they are refused alike, and good ones taken.
+    // If they are set while the database is open, invalid ones are also refused, and valid ones accepted.
     let db = Db::open(&options(&fs), "/db").unwrap();
     let e = db.set_options(&[("compression_opts", "{window_bits=-15}")]).unwrap_err().to_string();
     assert!(e.contains("window_bits"), "{e}");

@@ -23,7 +23,7 @@ fn watched() -> (Arc<WatchedFileSystem>, Options) {
     (fs, o)
 }
 
-/// Without a block cache, so that every block read is a read of the file.
+/// Without a block cache, so that every block access is a read of the file.
 fn uncached(o: &mut Options, change: impl FnOnce(&mut BlockBasedOptions)) {
     let mut table = BlockBasedOptions::default();
     table.disable_cache();
@@ -62,7 +62,7 @@ fn direct_io_is_chosen_for_reads_and_for_writes() {
     }
 }
 
-/// What is in the page cache stays there, and what is not does not go there.
+/// Data in the page cache stays there, and other data does not enter it.
 #[test]
 fn jobs_leave_the_page_cache_as_they_find_it() {
     struct Case {
@@ -71,7 +71,7 @@ fn jobs_leave_the_page_cache_as_they_find_it() {
         direct: [bool; 2],
         /// Percent of each table that is there.
         cached: usize,
-        /// Whether a flush's table, a compaction's inputs and its outputs go past it.
+        /// Whether a flush's table, a compaction's inputs and its outputs bypass it.
         past: [bool; 3],
     }
     use MergeEngine::{Pread, Uring};
@@ -109,7 +109,7 @@ fn jobs_leave_the_page_cache_as_they_find_it() {
         assert!(past[1] || direct[0] || !read.contains(&true), "{what}: {read:?}");
         let made: Vec<_> = std::mem::take(&mut *fs.seen.created.lock().unwrap());
         assert!(made.len() == 1 && made[0].direct == past[2], "{what}: {made:?}");
-        // What is there already needs no reads in flight, and plain writes no buffers.
+        // Cached data needs no reads in flight, and plain writes need no buffers.
         let rings = number(&db, IO_MEMORY);
         let expected = match (engine, past[1]) {
             (Pread, _) => 0..=0,
@@ -121,8 +121,8 @@ fn jobs_leave_the_page_cache_as_they_find_it() {
     }
 }
 
-/// Every file of every input, further files included, in large reads. The outputs' bytes are the same as with plain
-/// reads.
+/// Every file of every input, including additional files, is read in large reads. The outputs are the same as with
+/// plain reads.
 #[test]
 fn compactions_of_tph_tables_read_through_the_ring() {
     let mut written = Vec::new();
@@ -135,7 +135,7 @@ fn compactions_of_tph_tables_read_through_the_ring() {
         o.set_num_levels(2);
         o.set_reproducible(true);
         o.set_max_subcompactions(parts);
-        // As many lanes of 64 KiB as there are, and no more.
+        // As many lanes of 64 KiB as fit, and no more.
         o.set_compaction_io_memory(2 << 20);
         if parts > 1 {
             o.set_target_file_size_base(200_000);
@@ -182,8 +182,8 @@ fn compactions_of_tph_tables_read_through_the_ring() {
     assert!(written[0] == written[1] && written[2] == written[3], "rings make a difference");
 }
 
-/// Whichever file of the table a key is in, one read finds it. One that is gone takes none, and of keys that never were
-/// there one in 255 is looked for.
+/// Whichever file of the table a key is in, one read finds it. A deleted key takes no read, and of keys that never
+/// existed, one in 255 takes a read.
 #[test]
 fn lookups_of_tph_tables_read_one_block() {
     let (fs, mut o) = watched();
@@ -223,8 +223,8 @@ fn lookups_of_tph_tables_read_one_block() {
     assert!((60..230).contains(&absent), "{absent} reads for absent keys");
 }
 
-/// Tables of the kind that a column family had before are read as before: a lookup reads one block, of an absent key
-/// mostly none. So is a block-based table that became a piece of a TPH table.
+/// Tables of a column family's former kind are read as before: a lookup reads one block; for an absent key, usually
+/// none. The same holds for a block-based table that became a piece of a TPH table.
 #[test]
 fn tables_are_read_as_their_kind_is_whatever_kind_is_written_now() {
     for old_is_tph in [false, true] {
@@ -255,7 +255,7 @@ fn tables_are_read_as_their_kind_is_whatever_kind_is_written_now() {
     }
 }
 
-/// Names of the tables of `dir` that this process has open, with the flags of the descriptors.
+/// The descriptor flags of the tables in `dir` that this process has open.
 fn open_tables(dir: &Path) -> Vec<u32> {
     let mut flags = Vec::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
@@ -302,7 +302,7 @@ fn the_kernel_sees_direct_reads_and_a_file_system_without_them_still_works() {
 
 #[test]
 fn the_space_of_a_flush_is_reserved_at_once() {
-    // A direct write that makes its file longer is waited for before the next one begins.
+    // A direct write that extends its file must end before the next one begins.
     for (entries, allowed, reserves) in [(100, true, false), (6000, true, true), (6000, false, false)] {
         let (fs, mut o) = watched();
         o.set_allow_fallocate(allowed);
@@ -326,7 +326,7 @@ fn write_back_is_started_as_asked() {
     for (bytes_per_sync, strict) in [(0, false), (256 << 10, false), (256 << 10, true)] {
         let fs = Arc::new(CountingFileSystem::new(Arc::new(PosixFileSystem::default())));
         let mut o = options(&(Arc::clone(&fs) as Arc<dyn FileSystem>));
-        // A ring's tables go past the page cache: there is nothing to write back.
+        // Tables written through a ring bypass the page cache: there is nothing to write back.
         o.set_merge_engine(MergeEngine::Pread);
         o.set_bytes_per_sync(bytes_per_sync);
         o.set_strict_bytes_per_sync(strict);
@@ -335,7 +335,7 @@ fn write_back_is_started_as_asked() {
         fill(&db, 0..4000, 1000);
         db.flush().unwrap();
         let started = fs.counts().write_backs;
-        // 4 MB, of which the last is left to the sync.
+        // 4 MB, of which the last one is left to the sync.
         assert!(if bytes_per_sync == 0 { started == 0 } else { (8..=14).contains(&started) }, "{started}");
     }
 }
@@ -391,7 +391,7 @@ fn iterators_read_ahead_in_both_directions() {
     explicit.set_readahead_size(512 << 10);
     assert!(scan(explicit.clone(), IteratorMode::Start).len() <= 6);
     assert!(scan(explicit, IteratorMode::End).len() <= 7);
-    // A step back and forth is no scan.
+    // A step back and forth is not a scan.
     let mut it = db.raw_iterator();
     it.seek(key(1000));
     fs.seen.take_reads();
@@ -488,7 +488,7 @@ fn open_tables_stay_within_their_bound() {
     assert!(count >= 20, "{count} tables");
     for n in (0..2000).chain(0..2000) {
         assert_eq!(db.get(key(n * 7 % 2000)).unwrap(), Some(noise(n * 7 % 2000, 1000)));
-        // The new one is open before the oldest is closed.
+        // The new table is open before the oldest one is closed.
         assert!(fs.seen.open().0 <= 5, "{} tables are open", fs.seen.open().0);
     }
     let most = fs.seen.open().1;
@@ -502,7 +502,7 @@ fn open_tables_stay_within_their_bound() {
     }
     let opened = fs.seen.opened_direct.lock().unwrap().len() - before;
     assert!((20..=count + 1).contains(&opened), "{opened} opens of {count} tables");
-    // A table that was closed meanwhile still has its blocks in the cache.
+    // The blocks of a closed table are still in the cache.
     fs.seen.take_reads();
     for n in 0..2000 {
         db.get(key(n)).unwrap();
@@ -510,7 +510,7 @@ fn open_tables_stay_within_their_bound() {
     let reads = fs.seen.take_reads();
     let blocks = reads.iter().filter(|r| r.1 < 6000 && r.1 > 4000).count();
     assert_eq!(blocks, 0, "data blocks were read again");
-    // Iterators hold the table they stand in, one of a level.
+    // Iterators hold their current table, one per level.
     let iterators: Vec<_> = (0..3).map(|_| db.iterator(IteratorMode::Start)).collect();
     for mut it in iterators {
         assert_eq!(it.by_ref().count(), 2000);
@@ -550,10 +550,10 @@ fn files_of_tables_stay_within_their_bound() {
     assert!(tables <= 12 && files > 12, "{tables} tables of {files} files");
     for n in (0..2000).chain(0..2000) {
         assert_eq!(db.get(key(n * 7 % 2000)).unwrap(), Some(noise(n * 7 % 2000, 1000)));
-        // The new ones are open before the oldest are closed.
+        // New files are open before the oldest ones are closed.
         assert!(fs.seen.open().0 <= 12, "{} files are open", fs.seen.open().0);
     }
-    // One table may have more files than there may be.
+    // One table may have more files than the limit.
     db.set_db_options(&[("max_open_files", "11")]).unwrap();
     for n in 0..2000 {
         assert_eq!(db.get(key(n * 7 % 2000)).unwrap(), Some(noise(n * 7 % 2000, 1000)));
@@ -563,7 +563,7 @@ fn files_of_tables_stay_within_their_bound() {
 
 #[test]
 fn scans_with_reads_in_flight_give_what_others_give_and_read_no_byte_twice() {
-    // On the disk that the test was built on: elsewhere nothing goes past the page cache.
+    // On the disk of the build directory: elsewhere, direct I/O may be impossible.
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
     let probe = fs.batch_probe();
@@ -580,7 +580,7 @@ fn scans_with_reads_in_flight_give_what_others_give_and_read_no_byte_twice() {
         }
         let db = Db::open(&o, dir.path()).unwrap();
         if !cached {
-            // A level of several tables, and tables in L0 over it.
+            // A level of several tables, and tables in L0 above it.
             fill(&db, 0..4000, 1000);
             db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
             fill(&db, 1000..1500, 1000);
@@ -614,7 +614,7 @@ fn scans_with_reads_in_flight_give_what_others_give_and_read_no_byte_twice() {
                 let what = format!("cached {cached}, read-ahead {readahead}, from {from} {mode:?}");
                 assert!(given == wanted, "{what}");
                 assert!(wanted.len() > 2800, "{what}: {}", wanted.len());
-                // What a scan begins and another table ends is read for nothing, once for each table.
+                // Readahead that a table's end interrupts is wasted, once for each table.
                 let spare = 9 * (256 << 10).max(readahead as u64);
                 assert!(counts.read_bytes < alone.read_bytes + spare, "{what}: {counts:?} {alone:?}");
                 let rings = rings && db_is_direct(&fs, dir.path());
@@ -624,7 +624,7 @@ fn scans_with_reads_in_flight_give_what_others_give_and_read_no_byte_twice() {
                 assert_eq!(counts.ring_reads > alone.ring_reads, expected, "{what}: {counts:?} {alone:?}");
             }
         }
-        // An iterator goes from thread to thread, seeks, and ends with reads in flight.
+        // An iterator moves between threads, seeks, and is dropped with reads in flight.
         let mut it = db.raw_iterator_opt(flying.clone());
         it.seek_to_first();
         for round in 0..6u64 {
@@ -643,7 +643,7 @@ fn scans_with_reads_in_flight_give_what_others_give_and_read_no_byte_twice() {
     }
 }
 
-/// True when tables are read past the page cache there.
+/// True if tables are read past the page cache there.
 fn db_is_direct(fs: &CountingFileSystem, dir: &Path) -> bool {
     let all = fs.list_dir(dir).unwrap();
     let table = all.iter().find(|name| name.ends_with(".sst")).unwrap();

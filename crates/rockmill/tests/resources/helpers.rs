@@ -1,4 +1,4 @@
-//! Threads that compress and decompress for jobs: what they leave is checked by RocksDB's own tools.
+//! Threads that compress and decompress for jobs: RocksDB's own tools check their output.
 
 use rockmill::{BlockBasedOptions, CompressionType, Db, Options};
 
@@ -11,7 +11,7 @@ fn value(n: u64, round: u64) -> Vec<u8> {
     let words = ["anchor", "bridge", "cipher", "drift", "ember", "flint", "grove", "harbor"];
     let mut out = Vec::new();
     while out.len() < 200 {
-        // Some values are noise, so that some blocks are stored as they are.
+        // Some values are noise, so that some blocks are stored uncompressed.
         if n % 100 < 30 {
             out.push(rng.u8(..));
         } else {

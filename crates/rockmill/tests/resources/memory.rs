@@ -1,4 +1,4 @@
-//! Bounds of memory: the write buffer manager, and the capacity of the block cache.
+//! Limits of memory: the write buffer manager, and the capacity of the block cache.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ fn databases_share_the_memory_of_memtables() {
     let mut most = 0;
     for n in 0..4000 {
         fill(&dbs[(n % 2) as usize], n..n + 1, 1000);
-        // A memtable that waits for its flush is not followed by another: let it go first.
+        // While a memtable waits for its flush, no other is sealed: wait for it first.
         until(|| dbs.iter().all(|db| number(db, "rocksdb.num-immutable-mem-table") == 0));
         most = most.max(manager.get_mutable_usage());
     }
@@ -63,7 +63,7 @@ fn the_oldest_memtable_of_a_database_goes_first() {
     let mut o = options(&memory());
     o.set_db_write_buffer_size(1 << 20);
     o.create_missing_column_families(true);
-    // The memory is needed now, whatever is to be merged.
+    // The memory is needed now, regardless of the number of memtables to merge.
     o.set_min_write_buffer_number_to_merge(3);
     o.set_max_write_buffer_number(5);
     let db = Db::open_cf(&o, "/db", ["default", "old", "new"]).unwrap();
@@ -119,12 +119,12 @@ fn a_writer_does_not_wait_for_a_memtable_that_waits_to_be_merged() {
     o.set_write_buffer_size(160 << 10);
     o.set_max_write_buffer_number(4);
     o.set_min_write_buffer_number_to_merge(2);
-    // Two databases: what one of them holds stops the writers of the other.
+    // Two databases: the memory of one stops the writers of the other.
     let (idle, busy) = (Db::open(&o, "/idle").unwrap(), Db::open(&o, "/busy").unwrap());
     let (done, ended) = std::sync::mpsc::channel();
     let writer = std::thread::spawn(move || {
         for n in 0..170 {
-            idle.put(key(n), noise(n, 1000)).unwrap(); // one memtable is full, and little is in the next
+            idle.put(key(n), noise(n, 1000)).unwrap(); // one memtable is full, and the next one has little
         }
         fill(&busy, 0..2000, 1000);
         done.send((idle, busy)).unwrap();
@@ -135,7 +135,7 @@ fn a_writer_does_not_wait_for_a_memtable_that_waits_to_be_merged() {
     writer.join().unwrap();
 }
 
-/// A handle that is kept keeps the memtables, too.
+/// A kept handle also keeps the memtables.
 #[test]
 fn nobody_waits_for_the_memory_of_what_is_dropped_or_closed() {
     let manager = WriteBufferManager::new_write_buffer_manager(1 << 20, true);
@@ -201,7 +201,7 @@ fn the_parts_of_memory_are_named() {
     };
     assert_eq!(parts.memtables, sum("rocksdb.cur-size-all-mem-tables").iter().sum::<u64>());
     assert!(parts.memtables > 200_000 && parts.flushed_memtables > 500_000, "{parts:?}");
-    // Two memtables with 100 entries of a thousand bytes and some, in blocks of which each core fills one.
+    // Two memtables with 100 entries of somewhat over a thousand bytes, in blocks of which each core fills one.
     let entries = parts.memtables - parts.memtables_unfilled;
     assert!((200_000..300_000).contains(&entries) && parts.memtables_unfilled > 0, "{parts:?}");
     assert_eq!(parts.table_readers, sum("rocksdb.estimate-table-readers-mem").iter().sum::<u64>());
@@ -221,7 +221,7 @@ fn the_parts_of_memory_are_named() {
 #[test]
 fn memory_of_flushed_memtables_is_kept_for_the_next_and_given_back_when_none_comes() {
     const READY: u64 = 2 << 20;
-    // More than what may be left of a memtable's pieces by the next one: threads that change cores take other blocks.
+    // More than the next memtable may leave of a memtable's pieces: threads that change cores use other blocks.
     const FEW: u64 = 3 * READY;
     let clock = ManualClock::new(0);
     let mut o = options(&memory());
@@ -236,9 +236,10 @@ fn memory_of_flushed_memtables_is_kept_for_the_next_and_given_back_when_none_com
     fill(&db, 0..18_000, 1000);
     let held = number(&db, "rocksdb.cur-size-all-mem-tables");
     db.flush().unwrap();
-    // The thread that flushed may still hold the memtable when the call returns: what was made ready is no sign of it.
+    // The thread that flushed may still hold the memtable when the call returns; prepared memory does not prove its
+    // end.
     until(|| kept() > FEW);
-    // Its pieces, the last not quite full, and the one that was made ready for it.
+    // Its pieces, the last one not quite full, and the one that was prepared for it.
     assert!(kept() <= held.next_multiple_of(READY) + READY, "{} of {held}", kept());
     let usage = get_memory_usage_stats(Some(&[&db]), None).unwrap();
     assert_eq!(usage.mem_table_total, number(&db, "rocksdb.size-all-mem-tables") + kept());
@@ -313,10 +314,10 @@ fn a_strict_cache_refuses_reads_and_nothing_else() {
     assert_eq!(number(&db, "rocksdb.block-cache-pinned-usage"), cache.get_pinned_usage() as u64);
     assert_eq!(number(&db, "rocksdb.block-cache-usage"), cache.get_usage() as u64);
     assert_eq!(number(&db, "rocksdb.block-cache-capacity"), 64 << 10);
-    // Iterators fail with the same, and do not end as if there were no more.
+    // Iterators fail with the same error, instead of ending as if there were no more entries.
     let failed = db.iterator(IteratorMode::Start).find_map(Result::err).expect("an iterator found room");
     assert_eq!(failed.kind(), ErrorKind::Aborted);
-    // What fills no cache needs no room; compactions neither.
+    // Reads that do not fill the cache need no room; neither do compactions.
     let mut past = ReadOptions::default();
     past.fill_cache(false);
     assert_eq!(db.get_opt(key(299), &past).unwrap(), Some(noise(299, 1000)));
@@ -348,7 +349,7 @@ fn with_meta_in(cache: &Cache, pin: bool) -> (rockmill::Options, Db) {
     (o, db)
 }
 
-/// A store with 20,000 keys in a TPH table, whose index may count in the cache.
+/// A store with 20,000 keys in a TPH table, whose index may be charged to the cache.
 fn with_tph_index_in(cache: &Cache, counts: bool) -> (rockmill::Options, Db) {
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(cache);
@@ -361,7 +362,7 @@ fn with_tph_index_in(cache: &Cache, counts: bool) -> (rockmill::Options, Db) {
     (o, db)
 }
 
-/// What finds the keys of TPH tables stays in memory, and counts in the cache as index and filter blocks do.
+/// The key indexes of TPH tables stay in memory, and are charged to the cache like index and filter blocks.
 #[test]
 fn the_index_of_tph_tables_may_count_in_the_cache() {
     for counts in [false, true] {
@@ -379,8 +380,8 @@ fn the_index_of_tph_tables_may_count_in_the_cache() {
     }
 }
 
-/// What finds the keys of a TPH table counts in the cache or is not held: where a strict cache has no room for it,
-/// lookups fail as those of block-based tables do, and compactions go on.
+/// The key index of a TPH table is charged to the cache or not kept: if a strict cache has no room for it, lookups fail
+/// like those of block-based tables, and compactions continue.
 #[test]
 fn the_index_of_tph_tables_needs_room_in_a_strict_cache() {
     let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
@@ -410,8 +411,8 @@ fn the_index_of_tph_tables_needs_room_in_a_strict_cache() {
     assert_eq!(cache.get_usage(), 0);
 }
 
-/// Only scans need the indexes of TPH tables: what is written, opened and looked up leaves the cache to others. A
-/// compaction reads the index of each file once, and keeps none.
+/// Only scans need the indexes of TPH tables: writes, opens and lookups do not use the cache for them. A compaction
+/// reads the index of each file once, and keeps none.
 #[test]
 fn indexes_of_tph_tables_are_in_the_cache_once_a_scan_needs_them() {
     use rockmill::statistics::Ticker;
@@ -445,14 +446,14 @@ fn indexes_of_tph_tables_are_in_the_cache_once_a_scan_needs_them() {
             assert_eq!(db.iterator(IteratorMode::Start).map(Result::unwrap).count(), 20_000);
             assert_eq!(count(Ticker::BlockCacheIndexAdd), files, "{engine:?}");
         }
-        // What is counted of places that tables share is there once.
+        // Places that tables share are counted once.
         let index = number(&db, TPH_INDEX_MEMORY);
         assert!((20_000 * 2..20_000 * 4).contains(&index), "{index} bytes for 20,000 keys");
     }
 }
 
-/// Block-based tables keep their places in memory where a column family has TPH tables now, and give them up where they
-/// become pieces of those.
+/// Block-based tables keep their indexes in memory if a column family now writes TPH tables, and drop them when they
+/// become pieces of TPH tables.
 #[test]
 fn block_based_tables_among_tph_tables_keep_their_index_where_it_was() {
     let mut cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
@@ -475,7 +476,7 @@ fn block_based_tables_among_tph_tables_keep_their_index_where_it_was() {
     assert!(all(&db));
     drop(db);
 
-    // Without a place in the cache they are with the open tables.
+    // Without room in the cache, they are kept with the open tables.
     cache.set_capacity(4 << 20);
     let fs = memory();
     let mut blocks = BlockBasedOptions::default();
@@ -517,7 +518,7 @@ fn index_and_filter_may_live_in_the_cache() {
     assert!(o.get_ticker_count(Ticker::BlockCacheIndexBytesInsert) > 4 * 20_000);
     assert!(o.get_ticker_count(Ticker::BlockCacheFilterBytesInsert) >= 4 * 2500);
 
-    // They go with everything else, and come back when they are needed.
+    // They are evicted with everything else, and read again when needed.
     cache.set_capacity(0);
     assert_eq!(cache.get_usage(), 0);
     let misses = o.get_ticker_count(Ticker::BlockCacheIndexMiss);
@@ -532,7 +533,7 @@ fn index_and_filter_may_live_in_the_cache() {
     assert_eq!(failed.kind(), ErrorKind::Incomplete);
     cache.set_capacity(4 << 20);
     check();
-    // An iterator holds the index that it stands in.
+    // An iterator holds the index that it uses.
     let mut it = db.raw_iterator();
     it.seek_to_first();
     assert!(cache.get_pinned_usage() > 4 * 30_000);
@@ -555,7 +556,7 @@ fn index_and_filter_may_live_in_the_cache() {
     check();
 }
 
-/// Index and filter of a table leave the cache with it: those of tables that were compacted away are for nobody.
+/// Index and filter of a table leave the cache with the table: those of obsolete tables are useless.
 #[test]
 fn indexes_of_tables_that_are_gone_leave_the_cache() {
     let cache = Cache::new_lru_cache_opts(&one_shard(4 << 20));
@@ -563,7 +564,7 @@ fn indexes_of_tables_that_are_gone_leave_the_cache() {
     let four = cache.get_usage();
     assert!(four > 4 * 30_000, "{four}");
     db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
-    // The one that is left has as many keys, and no block was read through the cache.
+    // The remaining table has as many keys, and no block was read through the cache.
     until(|| cache.get_usage() < four * 3 / 2);
     assert!(cache.get_usage() > four / 2);
     assert!((0..8000).all(|n| db.get(key(n)).unwrap() == Some(noise(n, 100))));
@@ -588,7 +589,7 @@ fn l0_may_be_pinned_and_indexes_have_their_own_part() {
     until(|| cache.get_pinned_usage() == 0);
     drop(db);
 
-    // Data that goes through the cache does not push indexes out of their part.
+    // Data blocks do not push indexes out of their part of the cache.
     let mut shape = one_shard(2 << 20);
     shape.set_high_pri_pool_ratio(0.5);
     let cache = Cache::new_lru_cache_opts(&shape);
@@ -617,7 +618,7 @@ fn memory_of_rings_is_that_of_jobs_at_a_time_whoever_runs_them_and_goes_when_it_
     db.flush().unwrap();
     let flush = io();
     assert!((1..=10 << 20).contains(&flush), "{flush}");
-    // Jobs one after another, each in a thread of its own.
+    // Jobs one after another, each in its own thread.
     let mut most = 0;
     for round in 0..8 {
         fill(&db, 0..100, 100);
@@ -633,7 +634,7 @@ fn memory_of_rings_is_that_of_jobs_at_a_time_whoever_runs_them_and_goes_when_it_
     // Lookups have theirs.
     db.multi_get((0..100).map(key)).into_iter().for_each(|v| assert!(v.unwrap().is_some()));
     assert_eq!(io(), most + (2 << 20));
-    // Other options: the next job has no more than they allow.
+    // Other options: the next job uses no more memory than they allow.
     db.set_options(&[("merge_engine", "pread")]).unwrap();
     db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
     clock.advance(Duration::from_secs(61));
@@ -675,12 +676,12 @@ fn memory_of_merges_in_the_kernel_is_counted_and_goes_when_it_is_idle() {
     until(|| kernel() == 0);
 }
 
-/// A value of zeros that takes no memory before it is looked at.
+/// A value of zeros that takes no memory until it is read.
 fn zeros(len: usize) -> Vec<u8> {
     vec![0; len]
 }
 
-/// An entry that no block can hold is refused by whoever would add it, before anything is written.
+/// An entry too large for a block is refused by every call that would add it, before anything is written.
 #[test]
 fn a_value_of_almost_4_gib_that_no_block_can_hold_is_refused() {
     let options = crate::options(&crate::memory());
@@ -700,9 +701,9 @@ fn a_value_of_almost_4_gib_that_no_block_can_hold_is_refused() {
     assert!(e.to_string().contains("a block holds"), "{e}");
 }
 
-/// Without a ring a flush reads values by plain calls, each when it waits for it, and tells the kernel of those to
-/// come: of no more than a ring would have in flight, and of no more bytes than `compaction_io_memory`, whatever the
-/// number of index tables.
+/// Without a ring, a flush reads each value with a plain call when it needs it, and announces later reads to the
+/// kernel: no more than a ring would have in flight, and no more bytes than `compaction_io_memory`, whatever the number
+/// of index tables.
 #[test]
 fn plain_reads_of_a_flush_are_bounded() {
     // A read of 64 KiB, aligned, and the reads that are in flight.
@@ -718,7 +719,7 @@ fn plain_reads_of_a_flush_are_bounded() {
         o.set_merge_engine(MergeEngine::Pread);
         o.set_compaction_io_memory(io_memory);
         let db = Db::open(&o, "/db").unwrap();
-        // In no order, so that what a table's window has is all over its log.
+        // In random order, so that the values of a table's window are all over its log.
         let key = |n: u64| key(n * 7919 % 1_000_003);
         let (mut n, resting) = (0, number(&db, IO_MEMORY));
         while number(&db, "rocksdb.num-immutable-mem-table") < tables as u64 {
@@ -734,7 +735,7 @@ fn plain_reads_of_a_flush_are_bounded() {
         assert_eq!(fs.seen.plain_memory.lock().unwrap()[..], [memory], "{what}");
         let ahead = fs.seen.ahead.lock().unwrap();
         assert!((READS / 2..=READS).contains(&ahead.most), "{what}: {} reads in flight", ahead.most);
-        // One of each table is in flight in any case.
+        // One read of each table is in flight in any case.
         assert!(ahead.most_bytes <= (memory + together * SLOT) as u64, "{what}: {ahead:?}");
         assert!(ahead.all > 100, "{what}: {ahead:?}");
         drop(ahead);

@@ -1,4 +1,4 @@
-//! The rate limiter in flushes and compactions, and what goes first without one.
+//! The rate limiter in flushes and compactions, and priorities without one.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,7 @@ fn flushes_ask_with_high_and_compactions_with_low_priority() {
     let compacted = table_bytes(&*fs, dir);
     assert_eq!(limiter.total_bytes_through(Some(IoPriority::Low)), compacted);
     assert_eq!(limiter.total_bytes_through(Some(IoPriority::High)), before);
-    // No request is larger than what one period gives.
+    // No request is larger than the bytes of one period.
     assert!(limiter.total_requests(Some(IoPriority::Low)) >= compacted.div_ceil(limiter.single_burst_bytes() as u64));
     for n in [0, 1234, 1999] {
         assert_eq!(db.get(key(n)).unwrap(), Some(noise(n, 1000)));
@@ -81,7 +81,7 @@ fn reads_of_compactions_are_limited_when_asked() {
         let low = limiter.total_bytes_through(Some(IoPriority::Low));
         let written = if mode == RateLimiterMode::KAllIo { table_bytes(&*fs, dir) } else { 0 };
         let read = low - written;
-        // Data blocks are read; index and properties were when the tables were opened.
+        // Only data blocks are read; index and properties were read when the tables were opened.
         assert!(read > inputs * 9 / 10 && read < inputs * 12 / 10, "{mode:?}, TPH {tph}: {read} of {inputs}");
     }
 }
@@ -125,7 +125,7 @@ fn a_limiter_that_makes_no_sense_is_refused_at_open() {
     drop(Db::open(&o, "/db").unwrap());
 }
 
-/// Holds flushes up from when it is told to until the sender goes.
+/// Blocks flushes from a signal until the sender is dropped.
 #[derive(Clone)]
 struct HoldFlushes {
     armed: Arc<AtomicBool>,
@@ -167,13 +167,14 @@ fn a_compaction_lets_a_flush_go_first_that_writers_would_wait_for() {
         }
         assert_eq!(waited(), 0);
         db.set_options(&[("disable_auto_compactions", "false")]).unwrap();
-        // It waits for a while for each megabyte, and goes on: also a flush that never ends holds no compaction up.
+        // It pauses for a limited time after each megabyte, and continues: even a flush that never ends does not block
+        // a compaction.
         let started = Instant::now();
         while db.property_value("rocksdb.num-files-at-level0").unwrap().as_deref() != Some("0") {
             assert!(started.elapsed() < Duration::from_secs(20), "the compaction does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // With room for more memtables writers have long to go until they would wait.
+        // With room for more memtables, writers are far from having to wait.
         assert_eq!(waited() > 0, memtables == 2, "{} times", waited());
         hold.armed.store(false, Ordering::SeqCst);
         drop(release);
@@ -181,7 +182,7 @@ fn a_compaction_lets_a_flush_go_first_that_writers_would_wait_for() {
     }
 }
 
-/// Who makes a compaction begin, and what goes on beside it.
+/// What starts the compaction, and what happens at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Reads,
@@ -191,7 +192,8 @@ enum Beside {
     ReadsWithALimiter,
 }
 
-/// Two tables of L0 of 3 MB each are merged on a device that writes 10 MB/s. Microseconds that this waited for reads.
+/// Merges two L0 tables of 3 MB each on a device that writes 10 MB/s. Returns the microseconds that the compaction
+/// waited for reads.
 fn waited_for_reads(beside: Beside) -> u64 {
     let watched = WatchedFileSystem::new(memory());
     let seen = Arc::clone(&watched.seen);
@@ -223,7 +225,7 @@ fn waited_for_reads(beside: Beside) -> u64 {
             let mut n = 0;
             while beside != Beside::Nothing && !done.load(Ordering::SeqCst) {
                 n = (n + 7) % 4500;
-                // What the compaction writes is not in the cache.
+                // The compaction's output is not in the cache.
                 let n = if beside == Beside::ReadsOfWhatIsCached { 0 } else { n };
                 assert_eq!(db.get(key(n)).unwrap().map(|v| v.len()), Some(1000));
             }
@@ -248,7 +250,7 @@ fn waited_for_reads(beside: Beside) -> u64 {
 
 #[test]
 fn compactions_that_nobody_waits_for_leave_the_device_to_reads() {
-    // The reader may not be let run while one goes on.
+    // The scheduler may not run the reader during a compaction, so several attempts are allowed.
     assert!((0..10).any(|_| waited_for_reads(Beside::Reads) > 20_000));
     for beside in [Beside::Nothing, Beside::ReadsOfWhatIsCached, Beside::ReadsWhileSomebodyWaits] {
         assert_eq!(waited_for_reads(beside), 0, "{beside:?}");

@@ -1,5 +1,5 @@
-//! A file system that remembers how tables were opened, read and written, and how many are open, and which reads of
-//! logs are to come.
+//! A file system that records how tables were opened, read and written, how many are open, and which reads of logs were
+//! announced.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,20 +16,20 @@ use rockmill_io::{
 
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Tables opened for reads: were they to be direct?
+    /// For each table opened for reading: whether direct I/O was requested.
     pub opened_direct: Mutex<Vec<bool>>,
     /// Tables created, with how.
     pub created: Mutex<Vec<WriteOptions>>,
     /// Reads of tables: offset and length.
     pub reads: Mutex<Vec<(u64, usize)>>,
     pub advised: Mutex<Vec<AccessPattern>>,
-    /// A read of a table takes 100 us at least, and each byte written to one 100 ns, as on a slow device.
+    /// A read of a table takes at least 100 us, and each byte written to one takes 100 ns, as on a slow device.
     pub slow: AtomicBool,
     /// There are rings, if there are below.
     pub rings: AtomicBool,
-    /// Of each table so much of a hundred is in the page cache.
+    /// Percentage of each table that is in the page cache.
     pub cached_percent: AtomicUsize,
-    /// Reads of logs that the kernel was told of.
+    /// Reads of logs that were announced to the kernel.
     pub ahead: Mutex<Ahead>,
     /// Memory of each queue of plain calls.
     pub plain_memory: Mutex<Vec<usize>>,
@@ -54,7 +54,7 @@ impl Seen {
 pub struct Ahead {
     /// Their lengths, by file and offset.
     now: BTreeMap<(PathBuf, u64), u64>,
-    /// How many there were at most, and how many bytes they had.
+    /// The largest number of them, and of their bytes.
     pub most: usize,
     pub most_bytes: u64,
     /// All that were told of.

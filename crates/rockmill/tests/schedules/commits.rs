@@ -1,5 +1,5 @@
-//! The queue of jobs that are to commit, by itself: jobs that begin while others end, well or not, merges of what
-//! waits, edits that cannot be written, all at the same time, as the store drives it (`db/jobs/ordered_commit.rs`).
+//! The commit queue alone: jobs begin while others succeed or fail, waiting outputs are merged, and edits cannot be
+//! written, all at the same time and as the store drives it (`db/jobs/ordered_commit.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use shuttle::thread;
 
 use crate::explore::explore;
 
-/// Jobs by what they need, where that is still in the queue when they begin.
+/// Jobs and the jobs that they depend on, if those are still in the queue when they begin.
 const JOBS: [(u64, &[u64]); 8] =
     [(1, &[]), (2, &[1]), (3, &[1, 2]), (4, &[]), (5, &[3, 4]), (6, &[1]), (7, &[1, 2]), (8, &[1, 6])];
 
-/// An output is the jobs that it is of.
+/// An output is represented by its jobs.
 #[derive(Default)]
 struct World {
     queue: CommitQueue<Vec<u64>>,
@@ -25,7 +25,7 @@ struct World {
     live: BTreeSet<u64>,
     failed: BTreeSet<u64>,
     dropped: BTreeSet<u64>,
-    /// Of each job those that were merged with it.
+    /// For each job, the jobs that were merged with it.
     merged: BTreeMap<u64, Vec<u64>>,
     /// Merges that go on.
     merging: Vec<Vec<u64>>,
@@ -36,11 +36,11 @@ impl World {
         [&self.live, &self.failed, &self.dropped].iter().any(|s| s.contains(&number))
     }
 
-    /// Begins a job, as a pick does: what it needs is what is there.
+    /// Begins a job, as a pick does: it depends only on jobs in the queue.
     fn issue(&mut self, number: u64, depends_on: &[u64]) -> Ticket {
         let depends_on: Vec<u64> = depends_on.iter().copied().filter(|n| !self.has_ended(*n)).collect();
         self.depends_on.insert(number, depends_on.clone());
-        // Several that were merged are known by the oldest one's number.
+        // Several merged jobs are known by the oldest one's number.
         let known = |n: u64| self.merged.get(&n).and_then(|with| with.iter().min()).copied().unwrap_or(n);
         let depends_on = depends_on.into_iter().map(known).collect();
         self.queue.issue(Issued { number, depends_on })
@@ -50,7 +50,7 @@ impl World {
         jobs.iter().flat_map(|j| &self.depends_on[j]).copied().collect()
     }
 
-    /// True when an order is left in which all can commit: no merge waits for itself.
+    /// True if an order exists in which all can commit: no merge waits for itself.
     fn can_all_commit(&self) -> bool {
         let begun = self.depends_on.keys().copied().filter(|job| !self.has_ended(*job));
         let mut groups: Vec<BTreeSet<u64>> = begun.map(|job| BTreeSet::from([job])).collect();
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    /// Notes the end of jobs, each of which has one.
+    /// Records the end of jobs; each job ends exactly once.
     fn end(&mut self, jobs: &[u64], how: impl Fn(&mut Self) -> &mut BTreeSet<u64>) {
         for &job in jobs {
             assert!(!self.has_ended(job), "job {job} ends twice");
@@ -86,14 +86,14 @@ fn sometimes(one_in: u32) -> bool {
     thread_rng().gen_range(0..one_in) == 0
 }
 
-/// What whoever ended something does: commits and drops what can be.
+/// After each end: commits and drops all jobs that can be.
 fn take_turns(world: &Mutex<World>) {
     loop {
         let step = {
             let mut w = world.lock().expect("the lock");
             let step = w.queue.turn();
             if let Some(Step::Drop(_, jobs)) = &step {
-                // It has left the queue: nobody may count on it from now on.
+                // It has left the queue: no job may depend on it from now on.
                 w.end(jobs, |w| &mut w.dropped);
             }
             step
@@ -141,13 +141,13 @@ fn run(world: &Mutex<World>, ticket: Ticket) {
     take_turns(world);
 }
 
-/// What waits is merged, all of it or some.
+/// Merges all or some of the waiting outputs.
 fn merge(world: &Mutex<World>) {
     for _ in 0..6 {
         let begun = {
             let mut w = world.lock().expect("the lock");
             let mut waiting: Vec<u64> = w.queue.waiting().map(|(number, ..)| number).collect();
-            // Also such as leave out one that lies between.
+            // Also selections that omit one in between.
             while waiting.len() > 2 && sometimes(2) {
                 waiting.remove(thread_rng().gen_range(0..waiting.len()));
             }
@@ -184,14 +184,14 @@ fn merge(world: &Mutex<World>) {
     }
 }
 
-/// Nothing is lost, nothing waits for ever, no output is live before what it needs; and a job is dropped only where one
-/// failed that it, or one that it was merged with, needed.
+/// Nothing is lost, nothing waits for ever, and no output becomes live before its dependencies. A job is dropped only
+/// if a job failed on which it, or a job merged with it, depends.
 #[test]
 fn outputs_wait_are_merged_and_end_in_any_order() {
     explore(|| {
         let world = Arc::new(Mutex::new(World::default()));
         let mut threads = Vec::new();
-        // They begin one after the other, the later ones while earlier ones end.
+        // They begin one after the other, later ones while earlier ones end.
         for (number, depends_on) in JOBS {
             let ticket = world.lock().expect("the lock").issue(number, depends_on);
             let world = Arc::clone(&world);

@@ -13,7 +13,8 @@ use crate::store::{get, number, open, options, pair, write_at_last};
 
 const WRITERS: usize = 2;
 
-/// What each writer was told, newest write of each kind. Plain atomics of the standard library: no part of the store.
+/// The newest acknowledged write of each kind, for each writer. Plain atomics of the standard library: no part of the
+/// store.
 #[derive(Default)]
 struct Told {
     written: [AtomicU64; WRITERS],
@@ -33,7 +34,7 @@ fn two_families(fs: &MemFileSystem) -> Options {
     o
 }
 
-/// Whether a last edit that lost a part of a sector was acknowledged cannot be told: it is refused
+/// It is impossible to know whether a last edit with a partly lost sector was acknowledged, so it is refused
 /// (docs/testing.md).
 fn may_be_refused(mode: CrashMode, e: &Error) -> bool {
     matches!(mode, CrashMode::Random(_) | CrashMode::Hostile(_))
@@ -41,7 +42,7 @@ fn may_be_refused(mode: CrashMode, e: &Error) -> bool {
         && e.message().contains("MANIFEST-")
 }
 
-/// For each writer a bit for each of its writes that has no WAL.
+/// For each writer, a bit for each of its writes without a WAL.
 type Unlogged = [u64; WRITERS];
 
 fn is_logged(unlogged: Unlogged, w: usize, n: u64) -> bool {
@@ -53,8 +54,9 @@ fn last_logged(unlogged: Unlogged, w: usize, n: u64) -> u64 {
     (1..=n).rev().find(|n| is_logged(unlogged, w, *n)).unwrap_or(0)
 }
 
-/// Opens what a power cut left and looks what it holds of each writer. What has no WAL may be lost, or be there as far
-/// as a column family was flushed, each for itself; what has one and was written before what is there, is there whole.
+/// Opens the database after a power cut, and checks its contents for each writer. Writes without a WAL may be lost, or
+/// exist as far as a column family was flushed, independently for each. Writes with a WAL that precede an existing
+/// write are complete.
 fn check_image(
     image: &MemFileSystem,
     mode: CrashMode,
@@ -77,14 +79,14 @@ fn check_image(
         assert!(least >= whole, "{mode:?}: half of batch {whole} of writer {w}: {least} and {most}");
         let told = if mode == CrashMode::KeepAll { last_logged(unlogged, w, written[w]) } else { synced[w] };
         assert!(least >= told, "{mode:?}: writer {w} was told {told}, {least} is there");
-        // What the write saw of the other writer was written before it.
+        // The other writer's value that this write saw was written before it.
         let seen = last_logged(unlogged, 1 - w, of(1));
         assert!(found[1 - w] >= seen, "{mode:?}: {seen} of writer {} is lost, what saw it is not", 1 - w);
     }
 }
 
-/// At a random moment the power goes: synced writes are there, batches over column families are whole, and the rest is
-/// a prefix of what was written. In half of the runs some have no WAL, and go by themselves.
+/// A power cut at a random moment: synced writes exist, batches over column families are complete, and the rest is a
+/// prefix of the writes. In half of the runs, some writes have no WAL, and may be lost separately.
 #[test]
 fn the_power_may_go_at_any_moment() {
     explore(|| {
@@ -144,8 +146,8 @@ fn the_power_may_go_at_any_moment() {
     });
 }
 
-/// One call on a log, table or MANIFEST fails at a random moment; writers get errors until somebody resumes. What was
-/// acknowledged is there afterwards, and what was refused does not come back.
+/// One call on a log, table or MANIFEST fails at a random moment; writers get errors until `resume`. Afterwards
+/// acknowledged writes exist, and refused ones do not reappear.
 #[test]
 fn a_failing_call_loses_nothing_acknowledged() {
     explore(|| {
@@ -208,9 +210,9 @@ fn a_failing_call_loses_nothing_acknowledged() {
     });
 }
 
-/// A write to the log fails, and one of a compaction or of the recovery does while somebody resumes: for want of space,
-/// mostly, which the store takes for a lesser evil in a compaction. Whenever the power goes, what was synced is there,
-/// with everything before it, whoever was let in.
+/// A write to the log fails, and another one of a compaction or of the recovery fails during `resume`; mostly for lack
+/// of space, which is a less severe error in a compaction. After a power cut at any time, synced writes exist with
+/// everything before them, whichever writers were admitted.
 #[test]
 fn two_failures_close_to_one_another_lose_nothing_synced() {
     explore(|| {
@@ -286,7 +288,7 @@ fn two_failures_close_to_one_another_lose_nothing_synced() {
         };
         writers.into_iter().chain([resume, cut]).for_each(|t| t.join().expect("a thread"));
         fs.clear_fault();
-        // The first may be told of a job that failed meanwhile.
+        // The first call may return the error of a job that failed meanwhile.
         let _ = db.resume();
         db.resume().expect("resume");
         for w in 0..WRITERS {
@@ -295,7 +297,7 @@ fn two_failures_close_to_one_another_lose_nothing_synced() {
     });
 }
 
-/// Orders bytes; panics where it meets a key of three bytes, as often as it was told to.
+/// Bytewise order; panics at a key of three bytes, a given number of times.
 struct Panicking(Arc<AtomicU64>);
 
 impl Comparator for Panicking {
@@ -312,8 +314,8 @@ impl Comparator for Panicking {
     }
 }
 
-/// A comparator panics while a group inserts, in the leader or in members. Everybody is told, nobody sees a part of
-/// that group, and nothing of it is there for who opens the database again.
+/// A comparator panics while a group inserts, in the leader or in members. All members get an error, no reader sees a
+/// part of the group, and nothing of it exists after a reopen.
 #[test]
 fn a_panic_in_a_group_is_told_to_all_and_leaves_nothing() {
     explore(|| {
@@ -322,7 +324,7 @@ fn a_panic_in_a_group_is_told_to_all_and_leaves_nothing() {
         let panics = Arc::new(AtomicU64::new(0));
         options.set_comparator_object(Arc::new(Panicking(Arc::clone(&panics))));
         options.set_allow_concurrent_memtable_write(thread_rng().gen_range(0..4) > 0);
-        // No memtable may go while a panic unwinds: the tester's locks cannot be used then.
+        // No memtable may be dropped while a panic unwinds, because the tester's locks cannot be used then.
         options.set_write_buffer_size(1 << 20);
         let db = open(&options);
         db.put([9, 9], "z").expect("a write");
@@ -376,7 +378,7 @@ fn a_panic_in_a_group_is_told_to_all_and_leaves_nothing() {
     });
 }
 
-/// A secondary instance that catches up beside a busy primary shows whole batches, and never goes back.
+/// A secondary instance that follows a busy primary shows complete batches, and never an older state.
 #[test]
 fn a_secondary_never_goes_back() {
     explore(|| {
@@ -406,7 +408,7 @@ fn a_secondary_never_goes_back() {
             let follower = Arc::clone(&follower);
             thread::spawn(move || {
                 for _ in 0..3 {
-                    // The primary may delete a file between two looks; the next one goes on.
+                    // The primary may delete a file during a catch-up; the next catch-up continues.
                     let _ = follower.try_catch_up_with_primary();
                 }
             })
@@ -416,7 +418,7 @@ fn a_secondary_never_goes_back() {
             thread::spawn(move || {
                 let mut last = 0;
                 for _ in 0..4 {
-                    // One moment; a snapshot of a secondary is good until its next catch-up only.
+                    // One state; a snapshot of a secondary is valid only until its next catch-up.
                     let seen = follower.iterator(IteratorMode::Start).take(2).map(|kv| kv.expect("an entry").1);
                     let seen: Vec<_> = seen.map(|v| number(&v)).collect();
                     let n = seen[0];

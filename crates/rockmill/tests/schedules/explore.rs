@@ -1,12 +1,12 @@
 //! Runs a test under many schedules, and one of them again.
 //!
-//! Schedules come in batches of one seed each. Every second batch chooses the next thread by chance (many switches, all
-//! alike); the others follow PCT, which runs the thread of highest priority and changes priorities at a few random
-//! points (few switches, anywhere: 1 to 4 of them). Environment variables:
+//! Schedules come in batches of one seed each. Every second batch chooses the next thread at random (many switches,
+//! uniformly distributed); the others use PCT, which runs the thread with the highest priority and changes priorities
+//! at 1 to 4 random points (few switches, anywhere). Environment variables:
 //!
-//! - `ROCKMILL_SCHEDULE_SECONDS`: how long each test goes on (10).
+//! - `ROCKMILL_SCHEDULE_SECONDS`: how long each test runs (10).
 //! - `ROCKMILL_SCHEDULE_SEED`: the first seed (1), so that long runs do not repeat short ones.
-//! - `ROCKMILL_SCHEDULE`: one batch, as a failure names it (`random:17`, `pct3:18`), once.
+//! - `ROCKMILL_SCHEDULE`: runs one batch once, as named by a failure (`random:17`, `pct3:18`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
-/// Schedules of one seed. PCT learns from the first how long they are.
+/// Schedules per seed. From the first one, PCT learns their length.
 const BATCH: usize = 25;
-/// Switches after which a run counts as one without end.
+/// Switches after which a run counts as endless.
 const STEPS_MAX: usize = 400_000;
-/// Of each thread's stack; all are in one process.
+/// Size of each thread's stack; all threads are in one process.
 const STACK_BYTES: usize = 1 << 20;
 
 /// How the next thread is chosen.
@@ -94,7 +94,7 @@ pub fn explore(test: impl Fn() + Send + Sync + 'static) {
     let time = Duration::from_secs(number("ROCKMILL_SCHEDULE_SECONDS", 10));
     let first = number("ROCKMILL_SCHEDULE_SEED", 1);
     let (mut seed, mut ran) = (first, 0);
-    // Both choosers at least once, however slow the machine.
+    // Runs both choosers at least once, however slow the machine is.
     while seed < first + 2 || began.elapsed() < time {
         ran += run_batch(&test, chooser_of(seed), seed);
         seed += 1;

@@ -1,5 +1,5 @@
-//! The whole store with values in the log: writers fill index tables, which are merged and flushed, while readers,
-//! an iterator and a snapshot of the time before read, and the database is opened again.
+//! The whole store with values in the log: writers fill index tables, which are merged and flushed, while readers, an
+//! older iterator and an older snapshot read; then the database is reopened.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ const WRITERS: u8 = 2;
 /// The writers' last number.
 const LAST: u64 = 3;
 
-/// A few writes fill an index table, since values in it count; a flush is due now and then, or only at the end.
+/// A few writes fill an index table, because inline values count; a flush is due now and then, or only at the end.
 fn index_options(fs: &MemFileSystem) -> Options {
     let mut o = options(fs);
     o.set_fast_path("/fast", 1 << 20);
     o.set_max_index_size(4 << 10);
     o.set_index_inline_size(if thread_rng().r#gen() { 8 } else { 1 << 20 });
     o.set_data_flush_trigger_size(if thread_rng().r#gen() { 12 << 10 } else { 1 << 20 });
-    // A thread for flushes of its own, or two, so that merges go on beside a flush.
+    // One or two threads for flushes, so that merges can run next to a flush.
     o.set_max_background_jobs(if thread_rng().r#gen() { 2 } else { 8 });
     o
 }
 
-/// A number, and something behind it that is in the log, or fills an index table.
+/// A number, followed by data that stays in the log or fills an index table.
 fn value(n: u64, size: usize) -> Vec<u8> {
     let mut value = n.to_be_bytes().to_vec();
     value.resize(8 + size, n as u8);
@@ -42,7 +42,7 @@ fn checked(value: &[u8]) -> u64 {
     n
 }
 
-/// What each key has, 0 for nothing: as an iterator and lookups at one snapshot say.
+/// The number of each key (0 for none), from an iterator and lookups at one snapshot.
 fn all(db: &Db) -> Vec<u64> {
     let snapshot = db.snapshot();
     let key = |i: u8| [i / KEYS, i % KEYS];
@@ -59,7 +59,7 @@ fn all(db: &Db) -> Vec<u64> {
     found
 }
 
-/// No reader sees a key's number fall, or an address that cannot be read; nothing is lost when it is opened again.
+/// No reader sees a key's number decrease, or an unreadable address; nothing is lost after a reopen.
 #[test]
 fn values_stay_in_the_log_while_index_tables_are_merged_and_flushed() {
     explore(|| {

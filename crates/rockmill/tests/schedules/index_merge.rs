@@ -1,5 +1,5 @@
-//! Index merges while entries are written, snapshots come and go, and readers read: nobody misses an entry, and what is
-//! left out was seen by nobody. The parts of a merge are done by several threads, and it may be stopped.
+//! Index merges while entries are written, snapshots come and go, and readers read: no reader misses an entry, and no
+//! reader could see the dropped ones. Several threads do the parts of a merge, and it may be stopped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const KEYS: u64 = 3;
 const PER_TABLE: u64 = 6;
 const TABLES: u64 = 4;
 
-/// As the store has it: a view that is replaced whole, the visible number, and the snapshots.
+/// As in the store: an atomically replaced view, the visible number, and the snapshots.
 struct Store {
     /// Newest first; writers fill the first.
     view: Mutex<Arc<(Arc<MemTable>, Vec<SealedTable>)>>,
@@ -49,14 +49,14 @@ impl Store {
         }
         let value_type = if seq % 5 == 0 { ValueType::Deletion } else { ValueType::Value };
         self.view().0.add(seq, value_type, &key_of(seq), &seq.to_le_bytes());
-        // Some at once, so that what is sealed may not be visible yet.
+        // Several at once, so that sealed entries may not be visible yet.
         if seq % 4 == 0 {
             self.visible.store(seq, Ordering::Release);
         }
     }
 
-    /// All keys at a snapshot, as they must be: entry `seq` of a key is the newest one up to it. A view that was taken
-    /// before the snapshot lacks the memtables that began after it.
+    /// Checks all keys at a snapshot: the newest entry up to the snapshot's number must be found. A view taken before
+    /// the snapshot lacks the memtables that began after it.
     fn check(&self, view: &(Arc<MemTable>, Vec<SealedTable>), snapshot: u64) {
         let last = view.0.id() + PER_TABLE - 1;
         for key in 0..KEYS {
@@ -99,7 +99,7 @@ impl Store {
         }
     }
 
-    /// Merges what is sealed; stopped when the store closes.
+    /// Merges sealed memtables; stopped when the store closes.
     fn merge(&self) {
         let inputs = self.view().1.clone();
         if inputs.len() < 2 {

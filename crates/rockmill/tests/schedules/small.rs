@@ -1,5 +1,5 @@
-//! Small databases in Miri: two writers, a reader, flushes and compactions, on the memory twin; and index tables that
-//! are merged and flushed meanwhile.
+//! Small databases in Miri: two writers, a reader, flushes and compactions, on the in-memory file system; and index
+//! tables that are merged and flushed meanwhile.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn a_small_database_does_nothing_undefined() {
     assert_eq!(db.get([3, 1]).expect("a read").map(|v| v.len()), Some(100));
 }
 
-/// Values are in the log or, of some writes, in the index, so that a few writes fill an index table.
+/// Values are in the log or, for some writes, in the index, so that a few writes fill an index table.
 #[test]
 fn a_small_database_with_index_tables_does_nothing_undefined() {
     let fs = MemFileSystem::new();
@@ -55,7 +55,7 @@ fn a_small_database_with_index_tables_does_nothing_undefined() {
     o.set_max_index_size(4 << 10);
     o.set_index_inline_size(1000);
     o.set_data_flush_trigger_size(1 << 20);
-    // Two threads for flushes, so that a merge may run beside one.
+    // Two threads for flushes, so that a merge can run next to a flush.
     o.set_max_background_jobs(8);
     let db = Db::open(&o, "/db").expect("open");
     std::thread::scope(|s| {

@@ -1,4 +1,4 @@
-//! Writers, readers, flushes, compactions, snapshots and the end of one database at the same time.
+//! Writers, readers, flushes, compactions, snapshots and the close of one database at the same time.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use shuttle::thread;
 
 use crate::explore::explore;
 
-/// Who sleeps lets others run, whatever their priority: a paced writer sleeps until the flush it waits for is done.
+/// A sleeping thread lets others run, whatever their priority: a paced writer sleeps until its flush is done.
 #[derive(Debug)]
 struct SleepingClock(ManualClock);
 
@@ -43,11 +43,11 @@ pub fn options(fs: &MemFileSystem) -> Options {
     o.set_level_zero_file_num_compaction_trigger(2);
     o.set_max_background_jobs(2);
     if thread_rng().gen_range(0..4) == 0 {
-        // Groups of one or a few batches, and such that are too large for any.
+        // Groups of one or a few batches, and batches that are too large for any group.
         o.set_max_write_batch_group_size_bytes(thread_rng().gen_range(1..400));
     }
     if thread_rng().gen_range(0..3) == 0 {
-        // Several compactions at once, of which some wait for others, and what waits is merged.
+        // Several compactions at once; some wait for others, and waiting outputs are merged.
         o.set_max_background_jobs(4);
         o.set_compaction_downforce(true);
     }
@@ -66,7 +66,7 @@ pub fn get(db: &Db, key: impl AsRef<[u8]>) -> u64 {
     db.get(key).expect("a read").map_or(0, |v| number(&v))
 }
 
-/// One number under two keys, and something long now and then, so that memtables fill.
+/// One number under two keys, with a long value now and then, so that memtables fill.
 pub fn pair(w: u8, n: u64) -> WriteBatch {
     let mut batch = WriteBatch::new();
     batch.put([w, 0], n.to_be_bytes());
@@ -75,7 +75,7 @@ pub fn pair(w: u8, n: u64) -> WriteBatch {
     batch
 }
 
-/// A write's options by chance: who may share a group with whom hangs on all three.
+/// Random write options: all three determine which writers can share a group.
 pub fn any_options() -> WriteOptions {
     let mut o = WriteOptions::default();
     match thread_rng().gen_range(0..6) {
@@ -87,7 +87,7 @@ pub fn any_options() -> WriteOptions {
     o
 }
 
-/// Writes; where that is refused rather than made to wait, `refused` looks, and it is written once more and waits.
+/// Writes. If the write is refused instead of waiting, calls `refused` and writes again, this time waiting.
 pub fn write_at_last(db: &Db, batch: &WriteBatch, o: &WriteOptions, refused: impl Fn()) {
     match db.write_opt(batch, o) {
         Err(e) if o.no_slowdown && e.kind() == ErrorKind::Incomplete => {
@@ -100,8 +100,8 @@ pub fn write_at_last(db: &Db, batch: &WriteBatch, o: &WriteOptions, refused: imp
     }
 }
 
-/// Each writer puts the same rising number under two keys in one batch, and reads it back; a reader never sees half of
-/// a batch nor an older number than before; in the end the newest are there, also for who opens the database again.
+/// Each writer puts the same increasing number under two keys in one batch, and reads it back. A reader never sees half
+/// of a batch or an older number than before. In the end, the newest numbers exist, also after a reopen.
 #[test]
 fn batches_are_seen_whole_and_values_never_go_back() {
     const WRITERS: u8 = 2;
@@ -125,7 +125,7 @@ fn batches_are_seen_whole_and_values_never_go_back() {
             let db = Arc::clone(&db);
             thread::spawn(move || {
                 for n in 1..=EACH {
-                    // What was refused shows nothing. What has no WAL is flushed by the close.
+                    // A refused write has no effect. Writes without a WAL are flushed by the close.
                     let refused = || assert_eq!(get(&db, [w, 1]), n - 1, "what was refused is there");
                     write_at_last(&db, &pair(w, n), &any_options(), refused);
                     assert_eq!(get(&db, [w, 1]), n, "a writer does not see what it wrote");
@@ -187,7 +187,8 @@ impl WriteBatchIterator for Puts {
     fn delete(&mut self, _: &[u8]) {}
 }
 
-/// Everything that the logs have, with its numbers. Where numbers are missing the updates end, and begin again behind.
+/// Everything in the logs, with its sequence numbers. At a gap in the numbers, the updates end, and begin again after
+/// it.
 fn logged(db: &Db) -> Vec<(u64, (u64, u64))> {
     let (mut all, mut since): (Vec<(u64, (u64, u64))>, u64) = (Vec::new(), 0);
     while since < db.latest_sequence_number() {
@@ -212,8 +213,8 @@ fn logged(db: &Db) -> Vec<(u64, (u64, u64))> {
     all
 }
 
-/// Writers in groups, some synced, some without the log, some that do not wait; every update has a number of its own.
-/// In the order of these the log has each of those that asked for it, once, and no other.
+/// Writers in groups, some synced, some without the log, some that do not wait; every update has its own number. In
+/// this order, the log has each update that asked for a log exactly once, and no others.
 #[test]
 fn groups_number_every_update_once() {
     const WRITERS: u64 = 3;
@@ -232,7 +233,7 @@ fn groups_number_every_update_once() {
                     for n in 1..=EACH {
                         let mut o = any_options();
                         o.disable_wal &= !all_logged;
-                        // Nobody is slowed here, so nobody may be refused.
+                        // No writer is slowed down here, so none may be refused.
                         db.put_opt([w as u8], n.to_be_bytes(), &o).expect("a write");
                         assert_eq!(get(&db, [w as u8]), n, "a writer does not see what it wrote");
                         if !o.disable_wal {
@@ -260,7 +261,7 @@ fn groups_number_every_update_once() {
     });
 }
 
-/// What a snapshot or an iterator has shown it shows again, whatever is overwritten, flushed and compacted meanwhile.
+/// A snapshot or an iterator always shows the same, whatever is overwritten, flushed and compacted meanwhile.
 #[test]
 fn snapshots_repeat_themselves() {
     explore(|| {
@@ -310,8 +311,8 @@ fn snapshots_repeat_themselves() {
 }
 
 /// A key that is overwritten and never deleted is always found, although flushes drop its older versions: a read must
-/// not look with an old sequence number at newer tables, and a snapshot must be listed before they are written. Little
-/// happens beside the reads, so that few schedules are needed.
+/// not use an old sequence number with newer tables, and a snapshot must be registered before they are written. Little
+/// else happens, so few schedules are needed.
 #[test]
 fn lookups_find_what_was_always_there() {
     explore(|| {
@@ -335,7 +336,7 @@ fn lookups_find_what_was_always_there() {
             assert!(n >= last, "a value went back from {last} to {n}");
             last = n;
         };
-        // Many reads of one kind: the larger their part of a run, the likelier a switch falls where it matters.
+        // Many reads of one kind: the larger their share of a run, the more likely is a switch at the critical point.
         let kind = thread_rng().gen_range(0..3);
         for _ in 0..60 {
             seen(match kind {
@@ -349,9 +350,8 @@ fn lookups_find_what_was_always_there() {
     });
 }
 
-/// A snapshot is listed before a flush or a compaction can drop what it sees: its number is not read first and listed
-/// after them. Snapshots are read only where something newer was written, so that a large part of each run is between
-/// the two.
+/// A snapshot is registered before a flush or a compaction can drop what it sees, not after its number was read.
+/// Snapshots are read only if something newer was written, so that a large part of each run is between the two.
 #[test]
 fn snapshots_see_what_their_number_says() {
     explore(|| {
@@ -388,7 +388,8 @@ fn snapshots_see_what_their_number_says() {
     });
 }
 
-/// Writes whatever it is told, so many times: memtables are so small here that each write may be another flush.
+/// Writes at a notification, a limited number of times: memtables are so small here that each write may cause another
+/// flush.
 #[derive(Clone, Default)]
 struct Writes {
     /// Never locked over a switch.
@@ -418,8 +419,8 @@ impl EventListener for Writes {
     }
 }
 
-/// Writers that are stopped, a listener that writes in the flush that they wait for, and ingestions over what it
-/// writes: nobody waits without an end.
+/// Stopped writers, a listener that writes during the flush that they wait for, and ingestions that overlap its writes:
+/// no thread waits for ever.
 #[test]
 fn listeners_that_write_hold_nobody_up() {
     explore(|| {
@@ -460,8 +461,8 @@ fn listeners_that_write_hold_nobody_up() {
     });
 }
 
-/// Writers that stop because memtables or L0 are full go on when there is room: nobody who should wake them forgets to.
-/// A wait without an end is what the tester calls a deadlock. Who would rather be refused leaves nothing behind then.
+/// Writers that stop because memtables or L0 are full continue when there is room: no wake-up is lost. The tester
+/// reports an endless wait as a deadlock. A writer that prefers an error to waiting leaves nothing behind.
 #[test]
 fn stopped_writers_go_on() {
     explore(|| {
@@ -503,8 +504,8 @@ fn stopped_writers_go_on() {
     });
 }
 
-/// Background work ends while writers write and flushes wait; column families come and go meanwhile. Whoever is told
-/// that something is done finds it done.
+/// Background work ends while writers write and flushes wait, and column families are created and dropped. If a call
+/// reports success, its effect is there.
 #[test]
 fn work_may_end_at_any_moment() {
     explore(|| {
@@ -562,8 +563,8 @@ fn work_may_end_at_any_moment() {
     });
 }
 
-/// A table that is ingested beside writers and readers is there whole once the call returns, after what was written
-/// before it, and never shows in a snapshot that was taken without it.
+/// A table ingested next to writers and readers is completely visible once the call returns, is newer than earlier
+/// writes, and never appears in an earlier snapshot.
 #[test]
 fn an_ingestion_is_one_moment() {
     explore(|| {

@@ -1,5 +1,5 @@
-//! TPH tables: compactions leave entries in files that readers, iterators and other tables use, while files that nobody
-//! uses any more are deleted.
+//! TPH tables: compactions leave entries in files that readers, iterators and other tables use, while unused files are
+//! deleted.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::store::{number, open, options};
 
 const KEYS: u8 = 24;
 
-/// Tables of small blocks, whose files stay for long.
+/// Tables with small blocks, whose files are kept for long.
 fn tph_options(fs: &MemFileSystem) -> Options {
     let mut o = options(fs);
     o.set_disable_auto_compactions(true);
@@ -27,7 +27,7 @@ fn tph_options(fs: &MemFileSystem) -> Options {
     tph.set_piece_limit(thread_rng().gen_range(2..6));
     o.set_tph_table_factory(&tph);
     if thread_rng().r#gen() {
-        // Tables, and files that several of them have, are opened again and again.
+        // Tables and shared files are opened again and again.
         o.set_max_open_files(1);
     }
     o
@@ -42,8 +42,8 @@ fn compact(db: &Db) {
     db.compact_range(None::<&[u8]>, None::<&[u8]>).expect("a compaction");
 }
 
-/// What a key has, 0 for nothing, as every way of reading says at one snapshot. `n` rises for each key, and of key 1
-/// there is one more or nothing.
+/// The number of each key (0 for none), with every way of reading at one snapshot. `n` increases for each key; key 1
+/// has one more or nothing.
 fn all(db: &Db, o: impl Fn() -> ReadOptions) -> Vec<u64> {
     let mut seen = vec![0; usize::from(KEYS)];
     for kv in db.iterator_opt(IteratorMode::Start, o()) {
@@ -61,8 +61,8 @@ fn all(db: &Db, o: impl Fn() -> ReadOptions) -> Vec<u64> {
     seen
 }
 
-/// Readers, an iterator that goes on over several compactions, compactions that keep pieces, and deletions of files,
-/// held up now and then.
+/// Readers, an iterator that lives through several compactions, compactions that keep pieces, and deletions of files,
+/// with occasional delays.
 #[test]
 fn pieces_stay_as_long_as_anybody_has_them() {
     explore(|| {

@@ -1,4 +1,5 @@
-//! What histories on small databases share: options under which little compacts often, keys, and looks at the tables.
+//! Shared by tests with histories on small databases: options with which small data compacts often, keys, and
+//! inspection of tables.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,7 +30,7 @@ pub fn key(n: u32) -> Vec<u8> {
     }
 }
 
-/// Small everything, so that short histories compact often; tables are block-based.
+/// Small limits everywhere, so that short histories compact often; tables are block-based.
 pub fn small() -> Options {
     let mut o = Options::default();
     o.create_if_missing(true);
@@ -49,7 +50,7 @@ fn small_blocks() -> BlockBasedOptions {
     blocks
 }
 
-/// Has TPH tables written, of small blocks as well.
+/// Makes the store write TPH tables, also with small blocks.
 pub fn write_tph(o: &mut Options, piece_limit: u32, garbage_percent: u32) {
     let mut tph = TphTableOptions::default();
     tph.set_block_based_options(&small_blocks());
@@ -58,7 +59,7 @@ pub fn write_tph(o: &mut Options, piece_limit: u32, garbage_percent: u32) {
     o.set_tph_table_factory(&tph);
 }
 
-/// All entries forwards; they are the same backwards.
+/// All entries, read forwards; checks that they are the same backwards.
 pub fn entries(db: &Db) -> Pairs {
     let all =
         |mode| db.iterator(mode).map(|e| e.map(|(k, v)| (k.into_vec(), v.into_vec())).unwrap()).collect::<Pairs>();
@@ -68,7 +69,7 @@ pub fn entries(db: &Db) -> Pairs {
     forwards
 }
 
-/// The tables of a closed database: level, and what the MANIFEST says.
+/// The tables of a closed database: level, and entry in the MANIFEST.
 pub fn tables(fs: &dyn FileSystem, dir: &Path) -> Vec<(u32, FileEntry)> {
     let manifest = dir.join(filename::manifest(current_manifest(fs, dir).unwrap()));
     let mut families: BTreeMap<u32, BTreeMap<u64, (u32, FileEntry)>> = BTreeMap::new();

@@ -1,7 +1,7 @@
-//! Which module of the store may use which: a module uses its own layer and those below, never one above. That holds
-//! within `compaction/` and for the rooms of `db/`, too, but for what their `mod.rs` and `db/state.rs` declare: what a
-//! compaction is, and the structs that put the rooms together, are for all that is there. What a room gets through
-//! these of a room above it is in a table. Memtables are the front's alone.
+//! Which module of the store may use which: a module uses its own layer and those below, never one above. The same
+//! holds within `compaction/` and for the rooms of `db/`, except for declarations in their `mod.rs` and in
+//! `db/state.rs`: all modules there may use what a compaction is, and the structs that combine the rooms. A table lists
+//! what a room uses of a higher room through these structs. Only the front uses memtables.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::lexer::{self, Line};
 use super::{is_test_file, report, rust};
 
 /// The store's layers, lowest first. A module belongs to the longest entry that its path begins with, so that a file
-/// may lie in another layer than its folder.
+/// may be in another layer than its folder.
 const LAYERS: &[&[&str]] = &[
     &["sync", "error"],
     &["panics", "perf_context", "options::parse", "options::setters", "range_del"],
@@ -17,7 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["rate_limiter", "info_log", "event_listener"],
     &["pacing::common", "pacing::flush_priority", "pacing::read_protection", "pacing::file", "pacing::job_device"],
     &["iter"],
-    // What a lookup has found holds blocks of the cache, and tables fill it.
+    // A lookup's state holds blocks of the cache, and tables fill it.
     &["table", "iter::get"],
     &["memtable"],
     &["options"],
@@ -25,7 +25,7 @@ const LAYERS: &[&[&str]] = &[
     &["version"],
     &["front"],
     &["iter::level"],
-    // Compactions. Which is next, from what the tree is; and what needs no more than that.
+    // Compactions: picking the next one from the tree's state, and modules that need no more than that.
     &[
         "compaction::file_ranges",
         "compaction::model",
@@ -41,13 +41,13 @@ const LAYERS: &[&[&str]] = &[
     &["compaction::commit"],
     // A job and its result as data.
     &["compaction::spec", "compaction::result"],
-    // The code that a spec names, and whoever runs it.
+    // The user code that a spec names, and its callers.
     &["compaction::objects"],
     &["compaction::filter"],
     &["compaction::host"],
     &["compaction::events"],
     &["compaction::local_host"],
-    // How the store describes its own jobs, and what any host makes of a spec.
+    // The description of the store's own jobs, and the execution of a spec on any host.
     &["compaction::describe"],
     &["compaction::plan"],
     &["compaction::tombstones"],
@@ -60,15 +60,15 @@ const LAYERS: &[&[&str]] = &[
     &["compaction::job"],
     // Jobs that another machine does, from both sides.
     &["compaction::elsewhere", "compaction::worker"],
-    // What others know of it is re-exported from here.
+    // Re-exports the interface for other modules.
     &["compaction"],
-    // The rooms of `db/`; why in this order is in its text.
+    // The rooms of `db/`; its module documentation explains the order.
     &["db::files"],
     &["db::catalog"],
     &["db::report"],
     &["db::read"],
     &["db::write"],
-    // What users change and ask in an open database.
+    // Changes and queries by users of an open database.
     &["db::catalog::families", "db::catalog::set_options", "db::report::approximate_sizes", "db::report::live_files"],
     &["db::jobs"],
     // Whole files that come and go.
@@ -83,26 +83,26 @@ const LAYERS: &[&[&str]] = &[
     ],
     &["db::report::prometheus"],
     &["db::open"],
-    // What is done with databases that are not open.
+    // Operations on databases that are not open.
     &["db::files::repair", "db::report::summary"],
-    // The front of the crate re-exports what is below it.
+    // The crate root re-exports what is below it.
     &["db", "backup", "sst_file_writer", "internals", "perf"],
 ];
 
-/// Folders in which files stand in several layers, and whose `mod.rs` puts them together. What it re-exports is where
-/// that is declared; what it declares itself is for all that is in the folder.
+/// Folders with files in several layers, which their `mod.rs` combines. Re-exports of `mod.rs` belong to the declaring
+/// module; its own declarations may be used by all files of the folder.
 const FOLDERS: &[&str] = &["compaction", "db"];
 
-/// What a module may name of what is above it. Nothing that is not used.
+/// Items above a module that it may use. Unused entries are errors.
 const PATHS_UP: &[(&str, &str)] = &[
-    // A host carries what jobs of a machine share, for the engines that use it.
+    // A host carries the shared state of a machine's jobs, for the engines.
     ("compaction::host", "compaction::engine::SharedEngines"),
 ];
 
-/// What of memtables a module may use beside the front, which makes, fills, reads and drops them; all others by an
-/// empty name. What is private in `front` is the compiler's to guard.
+/// Which parts of memtables modules other than the front may use; an empty name stands for all other modules. The front
+/// creates, fills, reads and drops memtables. The compiler protects what is private in `front`.
 const MEMTABLE_USERS: &[(&str, &str)] = &[
-    // Users make it, and give it to several databases.
+    // Users create it, and share it between databases.
     ("", "memtable::write_buffer_manager"),
     // The least that an option may be.
     ("options::check", "memtable::BLOCK_SIZE_MIN"),
@@ -113,13 +113,13 @@ const MEMTABLE_USERS: &[(&str, &str)] = &[
     ("internals", "memtable::MergePlan"),
     ("internals", "memtable::MergedMemTable"),
     ("internals", "memtable::SealedTable"),
-    // What is left over in a memtable that is full.
+    // The unused part of a full memtable.
     ("internals::simulation", "memtable::arena_step"),
     ("internals::simulation", "memtable::block_of_arena"),
 ];
 
-/// The fields of `DbInner` that rooms have what they own in, and whose they are. What an opening is (`opened`) is for
-/// everybody.
+/// The fields of `DbInner` with the state of rooms, and their owners. All rooms may use the settings of the open
+/// (`opened`).
 const DOORS: &[(&str, &str)] = &[
     ("catalog", "db::catalog"),
     ("files", "db::files"),
@@ -129,8 +129,8 @@ const DOORS: &[(&str, &str)] = &[
     ("writers", "db::write"),
 ];
 
-/// The methods of `State` and `CfState` that give what a room has under the database's lock, and whose it is. What else
-/// `db/state.rs` declares is for everybody.
+/// The methods of `State` and `CfState` that give access to a room's state under the database's lock, and their owners.
+/// All rooms may use the other declarations in `db/state.rs`.
 const DOORS_OF_STATE: &[(&str, &str)] = &[
     ("errors", "db::jobs"),
     ("errors_mut", "db::jobs"),
@@ -142,50 +142,50 @@ const DOORS_OF_STATE: &[(&str, &str)] = &[
     ("jobs_mut", "db::jobs"),
 ];
 
-/// The types that put the rooms together, and those that put together what the lock guards. What a room adds to them
-/// with an `impl` of its own is that room's.
+/// The types that combine the rooms, and those that combine the state under the lock. Methods that a room adds in its
+/// own `impl` belong to that room.
 const DB: &[&str] = &["Db", "DbInner"];
 const STATE: &[&str] = &["State", "CfState"];
 
-/// What a module gets of a room above it through `Db` and `DbInner`, `State` and `CfState`: doors and methods. Nothing
-/// else, and nothing that is not used.
+/// What a module uses of a higher room through `Db`, `DbInner`, `State` and `CfState`: doors and methods. Anything else
+/// is an error, and so are unused entries.
 const CALLS_UP: &[(&str, &str)] = &[
-    // Who deletes files says so.
+    // The code that deletes files reports it.
     ("db::files::deletion", "table_deleted"),
-    // A version that is installed changes what writers may do and what readers hold; a MANIFEST that cannot be written
-    // stops both.
+    // An installed version changes what writers may do and what readers hold; a failed write of the MANIFEST stops
+    // both.
     ("db::catalog::install", "readers"),
     ("db::catalog::install", "set_background_error"),
     ("db::catalog::install", "update_pressure"),
     ("db::catalog::install", "writers"),
-    // Which merge operator tables were written with, they say themselves.
+    // Tables tell with which merge operator they were written.
     ("db::catalog::merge_names", "readers"),
     ("db::catalog::options_file", "readers"),
-    // The MANIFEST has where the next compactions of levels begin, and snapshots have for which oldest one of them
-    // another table at the bottom is due.
+    // The MANIFEST stores where the next compactions of levels begin; snapshots store for which oldest snapshot another
+    // bottommost table becomes due.
     ("db::catalog::install", "jobs"),
     // With another version, and with other options, other jobs are due.
     ("db::catalog::install", "rescore"),
     ("db::catalog::set_options", "rescore"),
     // When the oldest snapshot goes, tables at the bottom may be due.
     ("db::read::snapshot", "raise_oldest_snapshot"),
-    // Listeners are told of the oldest snapshot.
+    // Listeners are notified of the oldest snapshot.
     ("db::report::events", "readers"),
-    // A log that fails stops jobs, and jobs that fail stop writers.
+    // A failed log stops jobs, and failed jobs stop writers.
     ("db::write", "errors"),
     ("db::write", "set_background_error"),
-    // How fast writers may go depends on how much compactions have to do.
+    // The write rate depends on the compaction debt.
     ("db::write::pressure", "jobs"),
-    // What is done now and then is a job; one of these is to put what users may ask into the info log.
+    // Periodic work is a job; one of these writes statistics to the info log.
     ("db::jobs::timer", "stats_text"),
     ("db::jobs::timer", "remove_status_file"),
     ("db::jobs::timer", "update_status_file"),
-    // Options say how many threads there are, and an opening how values are to be read.
+    // Options set the number of threads, and the open sets how values are read.
     ("db::catalog::families", "create_cf_with_ttl"),
     ("db::catalog::set_options", "start_missing_threads"),
 ];
 
-/// The layer of a path below the crate: its number, and the entry that says so.
+/// The layer of a path below the crate: its number, and the matching entry.
 fn layer(path: &str) -> Option<(usize, &'static str)> {
     let all = LAYERS.iter().enumerate().flat_map(|(i, names)| names.iter().map(move |name| (i, *name)));
     all.filter(|(_, name)| is_in(path, name)).max_by_key(|(_, name)| name.len())
@@ -222,8 +222,8 @@ fn flat(tree: &str, prefix: &str, out: &mut Vec<String>) {
     }
 }
 
-/// A path from the crate's root: `super` and `self` are those of `module`, and a bare name may be a child of it that
-/// has a layer of its own. `None` where it is another crate's.
+/// A path from the crate's root: `super` and `self` are those of `module`, and a bare name may be a child module with
+/// its own layer. `None` for another crate.
 fn from_root(path: &str, module: &str) -> Option<String> {
     let mut at: Vec<&str> = module.split("::").collect();
     let mut parts = path.split("::").map(str::trim).peekable();
@@ -251,7 +251,7 @@ fn from_root(path: &str, module: &str) -> Option<String> {
     Some(at.join("::"))
 }
 
-/// The paths that a file's code outside tests names, with their lines.
+/// The paths in a file's code outside tests, with their lines.
 fn paths(lines: &[Line]) -> Vec<(usize, String)> {
     let mut out = Vec::new();
     let mut tree: Option<(usize, String)> = None;
@@ -275,7 +275,7 @@ fn paths(lines: &[Line]) -> Vec<(usize, String)> {
             }
             continue;
         }
-        // Who may see something does not use it.
+        // Visibility is not a use.
         let code = code.replace("pub(in crate::", "pub(in ");
         let part = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
         for word in code.split(|c| !part(c)).filter(|w| w.contains("::") && !w.starts_with(':')) {
@@ -296,14 +296,14 @@ fn modules() -> Vec<(String, String, Vec<Line>)> {
     rust().into_iter().filter_map(module).collect()
 }
 
-/// Where what the `mod.rs` of a folder names has been declared, by its name.
+/// The modules that declare what the `mod.rs` of a folder re-exports, by name.
 fn named_in(folder: &str, modules: &[(String, String, Vec<Line>)]) -> HashMap<String, String> {
     let (_, module, lines) = modules.iter().find(|(_, module, _)| module == folder).expect("it has a mod.rs");
     let found = paths(lines).into_iter().filter_map(|(_, path)| from_root(&path, module));
     found.filter_map(|path| Some((path.rsplit("::").next()?.to_owned(), path))).collect()
 }
 
-/// The place that `path`, as a file of `folder` names it, stands for; `None` for what its `mod.rs` declares itself.
+/// The module to which `path` refers in a file of `folder`; `None` for the `mod.rs`'s own declarations.
 fn behind<'a>(path: &'a str, folder: &str, named: &'a HashMap<String, String>) -> Option<&'a str> {
     let of_folder = path.strip_prefix(folder).and_then(|rest| rest.strip_prefix("::"));
     match of_folder.filter(|_| layer(path).is_some_and(|(_, name)| name == folder)) {
@@ -326,7 +326,7 @@ fn in_impl<'a>(lines: &'a [Line], of: &'a [&'a str]) -> impl Iterator<Item = boo
     })
 }
 
-/// True for the modules that put the rooms together.
+/// True for the modules that combine the rooms.
 fn is_in_db_itself(module: &str) -> bool {
     matches!(module, "db" | "db::state")
 }
@@ -345,8 +345,8 @@ fn methods_of<'a>(modules: &'a [(String, String, Vec<Line>)], of: &[&str]) -> Ha
     found
 }
 
-/// What code outside tests gets behind a dot, with the lines: the fields and methods of a `Db` or `DbInner` (`true`),
-/// and the methods of anything else. Which of these are of a `State` or `CfState` say their names.
+/// Accesses after a dot in code outside tests, with their lines: the fields and methods of a `Db` or `DbInner`
+/// (`true`), and the methods of anything else. Methods of `State` and `CfState` are recognized by name.
 fn behind_dots(lines: &[Line]) -> Vec<(usize, bool, &str)> {
     let mut out = Vec::new();
     let mut before = "";
@@ -436,7 +436,7 @@ fn modules_use_what_is_below_them() {
         }
         let folder = named.iter().find(|(folder, _)| module != *folder && is_in(&module, folder));
         for (line, path) in paths(&lines) {
-            // Within a module that stands in a file `super` is the file itself, whose names have no layer.
+            // Within an inline module, `super` is the file itself, whose names have no layer.
             let inline = path.starts_with("super") && lines[line - 1].code.starts_with(' ');
             let Some(path) = from_root(&path, &module) else { continue };
             let declared = folder.map_or(Some(&*path), |(folder, named)| behind(&path, folder, named));
@@ -448,7 +448,7 @@ fn modules_use_what_is_below_them() {
                 Some((other, name)) if other > own => {
                     broken.push(format!("{file}:{line}: uses {path}; {name} is above it"));
                 }
-                // The front's re-exports are for users: what is named by them has a layer of its own.
+                // The crate root's re-exports are for users: the modules themselves have their own layers.
                 None if !inline && own + 1 < LAYERS.len() => {
                     broken.push(format!("{file}:{line}: {path} stands in no layer"))
                 }

@@ -1,4 +1,4 @@
-//! Splits Rust source into code and comments, line by line, so that rules about code do not trip over text.
+//! Splits Rust source into code and comments, line by line, so that rules about code do not apply to text.
 
 /// One source line: its code with the contents of strings blanked, and its comments.
 #[derive(Debug, Default, Clone)]

@@ -1,19 +1,19 @@
-//! What scripts and pages say to build, fetch, remove and run as root: docs/supplies.md.
+//! Rules for what scripts and pages build, fetch, remove and run as root: docs/supplies.md.
 
 use super::{files, read, report, scripts};
 
-/// Lines that remove a fixed place, and why they may.
+/// Lines that remove a fixed path, and why they may.
 const REMOVED: &[(&str, &str)] = &[
-    // It has refused to go on without its mark in the folder.
+    // It refuses to continue without its marker in the folder.
     ("scripts/demo", r#"rm -rf "$db""#),
-    // In the machine in software, on a disk of its own.
+    // In the emulated machine, on its own disk.
     ("scripts/test-kernel7", "rm -rf db db.*"),
     ("scripts/test-kernel7", "rm -rf db.*"),
-    // In a folder that `take` has looked at before: empty, or with this script's mark.
+    // In a folder that `take` has checked before: empty, or with this script's marker.
     ("scripts/bench_compare", "shutil.rmtree(self.db, ignore_errors=True)"),
 ];
 
-/// Programs of the project that are not Rust: where, and their lines with those joined that end in a backslash.
+/// The project's programs that are not Rust: path and lines; lines that end in a backslash are joined.
 fn programs() -> Vec<(String, Vec<(usize, String)>)> {
     let mut all = scripts();
     all.push("fuzz/run".to_owned());
@@ -22,7 +22,7 @@ fn programs() -> Vec<(String, Vec<(usize, String)>)> {
     all.into_iter().map(|p| (p.clone(), commands(&read(&p)))).collect()
 }
 
-/// The lines with text beside a comment; one that is continued counts as one.
+/// The lines with text other than comments; a continued line counts as one.
 fn commands(text: &str) -> Vec<(usize, String)> {
     let mut out: Vec<(usize, String)> = Vec::new();
     let mut open = false;
@@ -62,7 +62,7 @@ fn broken_lines(rule: impl Fn(&str, &str) -> bool) -> Vec<String> {
     broken
 }
 
-/// Scripts build what the lock files name, and pages tell users to. A page may leave it out of `cargo test`, which
+/// Scripts build what the lock files name, and pages tell users to. A page may omit `--locked` for `cargo test`, which
 /// developers run after they have changed a manifest.
 #[test]
 fn scripts_build_what_is_locked() {
@@ -127,7 +127,7 @@ fn scripts_remove_only_what_they_made() {
     report("scripts remove only what mktemp made for them", &broken);
 }
 
-/// Nobody can wait for a name that nobody knows.
+/// An attacker cannot prepare for an unpredictable name.
 #[test]
 fn temporary_names_are_not_fixed() {
     let fixed = |l: &str| l.contains("/tmp/") || l.contains("${TMPDIR:-/tmp}/");
@@ -153,7 +153,7 @@ fn only_setup_uses_sudo() {
     assert!(says.is_some() && says < does, "scripts/setup says what it does as root");
 }
 
-/// `scripts/supply` compares more; this runs wherever the tests do.
+/// `scripts/supply` compares more; this check runs with the tests.
 #[test]
 fn the_list_of_crates_is_the_lock_files() {
     let field = |block: &str, name: &str| {
@@ -161,7 +161,7 @@ fn the_list_of_crates_is_the_lock_files() {
         value.map(str::to_owned)
     };
     let mut locked = Vec::new();
-    // What is only measured beside ours, by hand, is not in the list.
+    // Crates that are only used in manual comparisons are not in the list.
     let measured = "crates/rockmill-phash/compare/Cargo.lock";
     for lock in ["Cargo.lock", "fuzz/Cargo.lock", measured] {
         for block in read(lock).split("[[package]]").skip(1) {

@@ -12,7 +12,7 @@ pub fn options() -> Options {
     options
 }
 
-/// Small memtables and tables, and WALs that are used again.
+/// Small memtables and tables, and recycled WALs.
 pub fn busy_options() -> Options {
     let mut options = options();
     options.set_write_buffer_size(64 << 10);
@@ -26,8 +26,8 @@ pub fn open(options: &Options, path: &Path) -> Db {
     Db::open_cf_descriptors(options, path, families).unwrap()
 }
 
-/// Does `work` while three writers write. Each batch writes its number to a key of its own and to a key of the other
-/// column family. What `work` gets says how many batches of each writer are acknowledged.
+/// Runs `work` while three writers write. Each batch writes its number to its own key and to a key of the other column
+/// family. The argument of `work` returns the number of acknowledged batches of each writer.
 pub fn beside_writers(db: &Db, work: impl FnOnce(&dyn Fn() -> Vec<u64>)) {
     let stop = AtomicBool::new(false);
     let acknowledged = [const { AtomicU64::new(0) }; 3];

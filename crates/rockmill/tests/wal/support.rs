@@ -1,4 +1,4 @@
-//! What the tests of WAL files and those of WAL directories share.
+//! Shared by the tests of WAL files and of WAL directories.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,14 +34,14 @@ pub fn get(db: &Db, key: &str) -> Option<String> {
     db.get(key).unwrap_or_else(|e| panic!("{key}: {e}")).map(|v| String::from_utf8_lossy(&v).into_owned())
 }
 
-/// How to write so that a power cut loses nothing.
+/// Write options with which a power cut loses nothing.
 pub fn synced() -> WriteOptions {
     let mut how = WriteOptions::default();
     how.set_sync(true);
     how
 }
 
-/// The names in a directory that end so, in order; none if it is not there.
+/// The sorted names in a directory with this ending; none if the directory is missing.
 pub fn names(fs: &MemFileSystem, dir: &str, end: &str) -> Vec<String> {
     let mut names = fs.list_dir(Path::new(dir)).unwrap_or_default();
     names.retain(|n| n.ends_with(end));

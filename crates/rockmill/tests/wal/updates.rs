@@ -1,4 +1,4 @@
-//! `get_updates_since`: what it gives, from which WALs, and what it says where something is missing.
+//! `get_updates_since`: its results, the WALs that it reads, and its errors if something is missing.
 
 use super::*;
 
@@ -32,20 +32,20 @@ fn updates_are_read_back_from_archived_and_live_wals() {
     );
     assert_eq!(read(0), written);
     for at in [0, 1, 57, 120, 198, 199] {
-        // Batches that begin after it; one that begins at it is not after it.
+        // Batches that begin after it; a batch that begins at it does not count.
         assert_eq!(read(written[at].0), written[at + 1..], "since batch {at}");
         assert_eq!(read(written[at].0 - 1), written[at..], "since just before batch {at}");
     }
     let newest = db.latest_sequence_number();
     assert_eq!(read(newest), []);
     assert_eq!(db.get_updates_since(newest + 1).expect_err("not written yet").kind(), ErrorKind::NotFound);
-    // An iterator ends where the database was; the next one goes on.
+    // An iterator ends at the database's state when it was created; the next one continues.
     let mut before = db.get_updates_since(newest - 1).expect("an iterator");
     db.put("later", "1").expect("a write");
     assert_eq!(before.by_ref().count(), 0, "the last batch began before");
     before.status().expect("no error");
     assert_eq!(read(newest), [(newest + 1, 1)]);
-    // The batches do again what was done.
+    // The batches repeat the original changes.
     let copy_fs = MemFileSystem::new();
     let copy = open_two(&self::options(&copy_fs));
     for update in db.get_updates_since(0).expect("an iterator") {
@@ -69,9 +69,9 @@ fn gaps_in_the_updates_are_named() {
     let e = updates.next().expect("an error").expect_err("a gap");
     assert!(e.kind() == ErrorKind::Corruption && e.to_string().contains("expected 2"), "{e}");
     assert!(updates.next().is_none() && updates.status().is_err());
-    // From behind it there is none.
+    // There is none after it.
     assert_eq!(db.get_updates_since(2).expect("an iterator").map(|u| u.expect("sound").0).collect::<Vec<_>>(), [3]);
-    // Unlogged at the end: the WALs end too early.
+    // The last writes are unlogged: the WALs end too early.
     db.put_opt("d", "4", &unlogged()).expect("a write");
     let e = db.get_updates_since(2).expect("an iterator").last().expect("an error").expect_err("an end too early");
     assert_eq!(e.kind(), ErrorKind::TryAgain, "{e}");
@@ -91,7 +91,7 @@ fn updates_are_read_from_wals_in_files_that_are_used_again() {
     let first = |u: rockmill::Result<(u64, WriteBatch)>| u.expect("sound").0;
     let read: Vec<u64> = db.get_updates_since(from).expect("an iterator").map(first).collect();
     assert_eq!(read, (from + 1..=from + 30).collect::<Vec<_>>());
-    // The WAL goes, and its file with it into another one, while an iterator stands in it.
+    // The WAL becomes obsolete, and its file is recycled, while an iterator is in it.
     let mut slow = db.get_updates_since(from).expect("an iterator");
     assert_eq!(slow.next().map(first), Some(from + 1));
     rounds(&db, 10, 4, 50);
@@ -120,7 +120,7 @@ fn a_gap_in_the_updates_blames_a_lost_wal_only_where_one_may_be_lost() {
     for n in 0..3 {
         db.put("a", format!("{n}")).expect("a write");
     }
-    // It takes a number, with a new WAL and without one.
+    // It uses a sequence number, with and without a new WAL.
     db.ingest_external_file(vec!["/ext.sst"]).expect("an ingestion");
     db.put("b", "1").expect("a write");
     let e = gap(0);
@@ -131,7 +131,7 @@ fn a_gap_in_the_updates_blames_a_lost_wal_only_where_one_may_be_lost() {
     db.flush().expect("a flush");
     db.put("b", "4").expect("a write");
     assert!(gap(here - 1).contains("no WAL has those between"));
-    // Where a whole WAL is gone, it says so.
+    // If a whole WAL is missing, it returns an error.
     for n in 0..3 {
         db.put("c", format!("{n}")).expect("a write");
         db.flush().expect("a flush");
@@ -139,12 +139,12 @@ fn a_gap_in_the_updates_blames_a_lost_wal_only_where_one_may_be_lost() {
     db.put("c", "9").expect("a write");
     let wals = db.get_sorted_wal_files().expect("files");
     let lost = &wals[wals.len() - 2];
-    // It may go to the archive at any moment.
+    // It may be moved to the archive at any moment.
     let archived = path().join("archive").join(lost.path.file_name().expect("a name"));
     fs.remove(&lost.path).or_else(|_| fs.remove(&archived)).expect("a removal");
     let e = gap(lost.start_sequence - 2);
     assert!(e.contains("or their WAL is gone"), "{e}");
-    // No batch is ours alone, and a user's log data is there.
+    // Internal batches do not appear, and users' log data does.
     let mut batch = WriteBatch::new();
     batch.put_log_data("for followers");
     db.write(&batch).expect("a write");
@@ -162,7 +162,7 @@ fn a_gap_in_the_updates_blames_a_lost_wal_only_where_one_may_be_lost() {
     });
 }
 
-/// A recovery to a point in time leaves updates out, and their numbers are used again. The archive still has them.
+/// A point-in-time recovery drops updates, and their numbers are used again, but the archive still has them.
 #[test]
 fn updates_that_a_recovery_left_out_are_not_given() {
     let fs = MemFileSystem::new();

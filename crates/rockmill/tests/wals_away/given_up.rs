@@ -1,5 +1,5 @@
-//! Databases that went on without their WAL directory (`kSkipAnyCorruptedRecords`), and then it is there again: what it
-//! holds is of a time that the database does not go on from.
+//! Databases that continued without their WAL directory (`kSkipAnyCorruptedRecords`), which then reappears: its
+//! contents belong to an abandoned state.
 
 use std::path::Path;
 
@@ -10,12 +10,11 @@ use crate::support::{
     OPENINGS, WAYS, Way, files, is_log, key, mount, noted, plain, prefix, synced, taking_all, unmount, value,
 };
 
-/// Writes that tables have, and all that there are before the device goes.
+/// Number of writes in tables, and of all writes before the device is lost.
 const IN_TABLES: usize = 10;
 const WRITES: usize = 1000;
 
-/// A database whose device is away, killed, with several WALs begun since the last edit of its MANIFEST where that can
-/// be so.
+/// A killed database whose device is away, if possible with several WALs begun since the last edit of its MANIFEST.
 fn without_its_device(way: Way) -> MemFileSystem {
     let fs = MemFileSystem::new();
     let mut apart = way.apart(&fs, "/fast");
@@ -42,14 +41,14 @@ fn elsewhere(fs: &MemFileSystem, way: Way, dir: Option<&str>) -> Options {
     dir.map_or_else(|| plain(fs), |dir| way.apart(fs, dir))
 }
 
-/// Every way to look for WALs on the device is refused, and changes nothing.
+/// Checks that every way to use the WALs on the device is refused, and changes nothing.
 fn check_stale(fs: &MemFileSystem, way: Way, what: &str) {
     let (database, device) = (files(fs, "/db"), files(fs, "/fast"));
     let apart = way.apart(fs, "/fast");
     for (opening, open) in OPENINGS {
         for o in [apart.clone(), taking_all(apart.clone())] {
             let e = open(&o).err().unwrap_or_else(|| panic!("{what}, {opening}: opened")).to_string();
-            // A secondary misses the WALs that there are now, first.
+            // A secondary first misses the current WALs.
             let told = opening == "a secondary" || e.contains("opened without");
             assert!(told && e.contains("/fast"), "{what}, {opening}: {e}");
         }
@@ -63,7 +62,7 @@ fn check_stale(fs: &MemFileSystem, way: Way, what: &str) {
     assert!(files(fs, "/db") == database && files(fs, "/fast") == device, "{what}: a refusal changed something");
 }
 
-/// Nobody asks for the device any more, and its WALs are not taken for those of the database.
+/// The device is no longer required, and its WALs are not mistaken for those of the database.
 #[test]
 fn a_device_that_comes_back_after_it_was_given_up_is_somebody_elses() {
     for (way, dir) in WAYS.into_iter().flat_map(|way| [None, Some("/elsewhere")].map(|dir| (way, dir))) {
@@ -88,7 +87,7 @@ fn a_device_that_comes_back_after_it_was_given_up_is_somebody_elses() {
                 assert_eq!(prefix(&db, &what), IN_TABLES + after, "{what}, {opening}");
             }
             check_stale(&fs, way, &what);
-            // Its old WALs are removed: it is like a new one.
+            // Its old WALs are removed: the device is like a new one.
             for name in files(&fs, "/fast").into_keys().filter(|name| is_log(name)) {
                 fs.remove(&Path::new("/fast").join(name)).expect("removed");
             }
@@ -110,8 +109,8 @@ fn a_device_that_comes_back_after_it_was_given_up_is_somebody_elses() {
     }
 }
 
-/// The power goes at each point of the opening that gives the device up: either it is still needed and has everything,
-/// or it is given up.
+/// A power cut at each point of the open that abandons the device: either the device is still needed and has
+/// everything, or it is abandoned.
 #[test]
 fn the_power_may_go_while_a_device_is_given_up() {
     for (way, dir) in WAYS.into_iter().flat_map(|way| [None, Some("/elsewhere")].map(|dir| (way, dir))) {
@@ -132,7 +131,7 @@ fn the_power_may_go_while_a_device_is_given_up() {
                 let after = disk.crash_image(mode);
                 let least = IN_TABLES + usize::from(point >= acknowledged);
                 let is_of_it = |found: usize| (least..=IN_TABLES + 1).contains(&found);
-                // Without the device, and without the word to give it up.
+                // Without the device, and without the option to abandon it.
                 let away = after.next_process();
                 let is_given_up = match Db::open(&elsewhere(&away, way, dir), "/db") {
                     Ok(db) => {

@@ -1,4 +1,4 @@
-//! What the tests of databases without their WAL directory share.
+//! Shared by the tests of databases without their WAL directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub fn plain(fs: &MemFileSystem) -> Options {
     o
 }
 
-/// A way to have the WALs in a directory of their own.
+/// A way to have the WALs in a separate directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// With `fast_path`.
@@ -45,7 +45,7 @@ impl Way {
     }
 }
 
-/// These options, with the recovery mode that takes what there is.
+/// These options, with the recovery mode that ignores missing WALs.
 pub fn taking_all(mut o: Options) -> Options {
     o.set_wal_recovery_mode(RecoveryMode::SkipAnyCorruptedRecords);
     o
@@ -75,7 +75,7 @@ pub fn write(db: &Db, range: std::ops::Range<usize>) {
     range.for_each(|i| db.put(key(i), value(i)).expect("a put"));
 }
 
-/// A database that was closed with 20 entries in tables and 30 more in its WALs, apart.
+/// A closed database with 20 entries in tables and 30 more in its WALs, in a separate directory.
 pub fn half_flushed(way: Way) -> MemFileSystem {
     let fs = MemFileSystem::new();
     let db = Db::open(&way.apart(&fs, "/fast"), "/db").expect("open");
@@ -85,14 +85,14 @@ pub fn half_flushed(way: Way) -> MemFileSystem {
     fs
 }
 
-/// How to write so that a power cut loses nothing.
+/// Write options with which a power cut loses nothing.
 pub fn synced() -> WriteOptions {
     let mut o = WriteOptions::default();
     o.set_sync(true);
     o
 }
 
-/// How many writes are there, all of them from the first on.
+/// Number of existing writes; checks that they are the first ones.
 pub fn prefix(db: &Db, what: &str) -> usize {
     let all = db.iterator(IteratorMode::Start).map(|e| e.expect("an entry"));
     let mut count = 0;
@@ -103,14 +103,14 @@ pub fn prefix(db: &Db, what: &str) -> usize {
     count
 }
 
-/// The files of a directory, by name, without logs for people.
+/// The files of a directory by name, without info logs.
 pub fn files(fs: &MemFileSystem, dir: &str) -> BTreeMap<String, Vec<u8>> {
     let names = fs.list_dir(Path::new(dir)).unwrap_or_default().into_iter();
     let contents = |name: &String| fs.read_to_vec(&Path::new(dir).join(name)).expect("a file");
     names.filter(|name| !name.starts_with("LOG")).map(|name| (name.clone(), contents(&name))).collect()
 }
 
-/// Unmounts `/fast`: its mount point is empty, or not there either.
+/// Unmounts `/fast`: its mount point is empty, or also missing.
 pub fn unmount(fs: &MemFileSystem, mount_point: bool) {
     fs.rename(Path::new("/fast"), Path::new("/away")).expect("a rename");
     if mount_point {
@@ -142,7 +142,7 @@ pub fn log(fs: &MemFileSystem, dir: &str) -> String {
     String::from_utf8_lossy(&fs.read_to_vec(&Path::new(dir).join("LOG")).expect("a LOG")).into_owned()
 }
 
-/// What a warning about WALs that are left out begins with.
+/// The beginning of a warning about ignored WALs.
 pub const WARNING: &str = "the WALs of this database ";
 
 /// True if a line of the database's note begins with this word.

@@ -1,4 +1,4 @@
-//! What a database that is open notes, where that fails, and where somebody reads it meanwhile.
+//! Notes of an open database: failures to write them, and concurrent readers.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rockmill_io::{FileSystem, MemFileSystem, Op, OpKind};
 
 use crate::support::{WAYS, Way, mount, options_files, plain, prefix, unmount, write};
 
-/// A note that cannot be written keeps MANIFEST and OPTIONS file as they were.
+/// If a note cannot be written, MANIFEST and OPTIONS file do not change.
 #[test]
 fn a_file_that_cannot_be_noted_does_not_count() {
     let fs = MemFileSystem::new();
@@ -35,7 +35,7 @@ fn a_file_that_cannot_be_noted_does_not_count() {
     assert_eq!(prefix(&Db::open(&Way::WalDir.apart(&fs, "/fast"), "/db").expect("open"), "with them"), 20);
 }
 
-/// The same of a MANIFEST that is begun anew while the database is open.
+/// The same for a MANIFEST that is replaced while the database is open.
 #[test]
 fn a_manifest_that_cannot_be_noted_does_not_count() {
     for way in WAYS {
@@ -69,7 +69,7 @@ fn a_manifest_that_cannot_be_noted_does_not_count() {
     }
 }
 
-/// Killed here, the database is not opened without the device, and has these writes with it.
+/// After a kill here, the database does not open without the device, and has these writes with it.
 fn check_needed(fs: &MemFileSystem, way: Way, writes: usize) {
     let killed = fs.next_process();
     unmount(&killed, false);
@@ -80,7 +80,7 @@ fn check_needed(fs: &MemFileSystem, way: Way, writes: usize) {
     assert_eq!(prefix(&db, "with them"), writes, "{way:?}");
 }
 
-/// Somebody opens for reading without the device while the process that has it begins MANIFESTs and OPTIONS files.
+/// A reader opens without the device while the writing process begins new MANIFESTs and OPTIONS files.
 #[test]
 fn a_reader_is_refused_whatever_the_writer_does_meanwhile() {
     for way in WAYS {

@@ -1,5 +1,5 @@
-//! What stands for Linux's own calls on other systems: hints that go nowhere, and calls that are refused as a file
-//! system without them refuses them, so that their callers do without.
+//! Replacements of Linux-specific calls on other systems: hints without effect, and calls that fail as on a file system
+//! without support, so that callers use their fallbacks.
 
 use super::{Advice, FileFacts};
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 
 /// There are no transfers past the page cache.
 pub(in crate::posix) const O_DIRECT: libc::c_int = 0;
-/// A directory for look-ups beneath it must be readable here.
+/// Here, a directory must be readable to look up names in it.
 pub(in crate::posix) const O_PATH: libc::c_int = libc::O_RDONLY;
 
 fn refused<T>() -> io::Result<T> {
@@ -54,7 +54,7 @@ pub(in crate::posix) fn facts(file: &File) -> io::Result<FileFacts> {
     Ok(FileFacts { size: meta.len(), mode: meta.mode() & 0o777, is_regular: meta.is_file(), direct_alignment: None })
 }
 
-/// The system's number of the calling thread; 0 where it gives none.
+/// The system's number of the calling thread; 0 if there is none.
 pub fn thread_id() -> u64 {
     #[cfg(target_vendor = "apple")]
     {
@@ -73,7 +73,7 @@ pub(super) fn errno() -> *mut libc::c_int {
     unsafe { libc::__error() }
 }
 
-/// Not asked for: nothing is known of devices here.
+/// Not supported: nothing is known about devices here.
 pub(in crate::posix) fn device_numbers(_device: u64) -> Option<(u32, u32)> {
     None
 }

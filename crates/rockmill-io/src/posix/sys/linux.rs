@@ -1,4 +1,4 @@
-//! What Linux alone has of what the file system asks.
+//! Linux-specific calls of the file system.
 
 use super::{Advice, FileFacts, check};
 use std::fs::File;
@@ -9,15 +9,15 @@ use std::ptr;
 
 /// Transfers past the page cache.
 pub(in crate::posix) const O_DIRECT: libc::c_int = libc::O_DIRECT;
-/// Opens a directory for look-ups beneath it, which needs no right to read it.
+/// Opens a directory for looking up names in it, which does not require read permission.
 pub(in crate::posix) const O_PATH: libc::c_int = libc::O_PATH;
 
-/// With 64 bits also where an `off_t` has 32.
+/// 64 bits even if `off_t` has 32.
 fn offset(n: u64) -> libc::off64_t {
     libc::off64_t::try_from(n).unwrap_or(libc::off64_t::MAX)
 }
 
-/// posix_fadvise. Only a hint: a failure is of no consequence.
+/// posix_fadvise. Only a hint: failures are ignored.
 pub(in crate::posix) fn advise(file: &File, start: u64, len: u64, advice: Advice) {
     let advice = match advice {
         Advice::Normal => libc::POSIX_FADV_NORMAL,
@@ -29,11 +29,11 @@ pub(in crate::posix) fn advise(file: &File, start: u64, len: u64, advice: Advice
     unsafe { libc::posix_fadvise64(file.as_raw_fd(), offset(start), offset(len), advice) };
 }
 
-/// Bytes that are looked at in the page cache at a time.
+/// Bytes whose presence in the page cache is checked at a time.
 const RESIDENT_PIECE: u64 = 256 << 20;
 
-/// How many of the file's first `len` bytes are in the page cache, in whole pages (mincore). A file that neither is
-/// this user's nor may be written by it is all there, as the kernel tells it.
+/// How many of the file's first `len` bytes are in the page cache, in whole pages (mincore). For a file that this user
+/// neither owns nor may write, the kernel reports everything as present.
 pub(in crate::posix) fn resident_bytes(file: &File, len: u64) -> io::Result<u64> {
     // SAFETY: sysconf takes and gives integers.
     let page = check_size(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
@@ -79,7 +79,7 @@ pub(in crate::posix) fn await_writeback(file: &File, start: u64, len: u64) -> io
     check(result).map(drop)
 }
 
-/// Reserves blocks; with `extend` the file becomes so long, otherwise its length stays.
+/// Reserves blocks; with `extend`, the file's length grows to their end, otherwise it does not change.
 pub(in crate::posix) fn preallocate(file: &File, start: u64, len: u64, extend: bool) -> io::Result<()> {
     let mode = if extend { 0 } else { libc::FALLOC_FL_KEEP_SIZE };
     // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
@@ -100,9 +100,9 @@ const EXT4_MAGIC: i64 = 0xEF53;
 /// The same of XFS.
 const XFS_MAGIC: i64 = 0x5846_5342;
 
-/// Whether the file system is known to give a direct read what the device has, for files of which `facts` knows the
-/// alignment. With some others the flag is taken and the page cache answers (tmpfs; compressed files of btrfs). ext4
-/// does that for files in its journal and with data in the inode, XFS never; both tell no alignment then.
+/// Whether direct reads on this file system are known to return the device's contents, for files whose alignment
+/// `facts` knows. Some others accept the flag but answer from the page cache (tmpfs; compressed files of btrfs). ext4
+/// does that for files in its journal and with data in the inode, XFS never; both then report no alignment.
 pub(in crate::posix) fn direct_reads_are_direct(file: &File) -> bool {
     let mut stat = MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the descriptor is open as long as `file` lives, and `stat` is writable memory of the right type.
@@ -116,7 +116,7 @@ pub(in crate::posix) fn direct_reads_are_direct(file: &File) -> bool {
     kind == EXT4_MAGIC || kind == XFS_MAGIC
 }
 
-/// Asks a file's kind, its length and how direct transfers must be aligned (statx).
+/// Gets a file's kind, its length and the alignment of direct transfers (statx).
 pub(in crate::posix) fn facts(file: &File) -> io::Result<FileFacts> {
     let mut stat = MaybeUninit::<libc::statx>::zeroed();
     let (flags, mask) =

@@ -124,7 +124,7 @@ impl PartJob<'_> {
     }
 }
 
-/// Where a part's output goes, and what it must be. A flush is one part.
+/// Where a part's output goes, and its required form. A flush is one part.
 #[derive(Clone, Copy)]
 pub(super) struct Destination<'a> {
     pub plan: &'a JobPlan,

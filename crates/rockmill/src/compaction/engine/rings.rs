@@ -22,7 +22,7 @@ use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Mutex, Share};
 
-/// How long an unused ring is kept: a hundred times what it takes to set one up.
+/// How long an unused ring is kept: a hundred times the time that it takes to create one.
 const IDLE_NANOS: u64 = 5_000_000_000;
 
 /// Rings of one purpose.
@@ -31,7 +31,7 @@ pub(crate) struct Rings {
     state: Mutex<State>,
     /// Bytes set up for all of them, lent ones included.
     bytes: Arc<AtomicUsize>,
-    /// Rings made with memory of their own.
+    /// Number of rings created with separate memory.
     made: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ struct State {
     closed: bool,
 }
 
-/// A ring that nobody has.
+/// A ring that nobody has borrowed.
 #[derive(Debug)]
 struct Idle {
     ring: Ring,
@@ -133,7 +133,7 @@ impl Rings {
         drop(idle);
     }
 
-    /// Lets go of what nobody borrowed for [`IDLE_NANOS`].
+    /// Releases rings that were not borrowed for [`IDLE_NANOS`].
     pub fn trim(&self, clock: &dyn Clock) {
         let old = |idle: &mut Idle, now: u64| now.saturating_sub(idle.since) >= IDLE_NANOS;
         let mut state = self.state.lock();
@@ -160,7 +160,7 @@ impl Rings {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// True when none is idle and there are `bytes` of them.
+    /// True if none is idle and they have at least `bytes` in total.
     fn all_lent(&self, bytes: usize) -> bool {
         self.memory_bytes() >= bytes && self.state.lock().idle.is_empty()
     }
@@ -172,7 +172,7 @@ impl Rings {
         share
     }
 
-    /// Rings made with memory of their own so far.
+    /// Number of rings created with separate memory so far.
     #[cfg(test)]
     pub fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
@@ -187,7 +187,7 @@ pub(crate) const LOOKUP_MEMORY: usize = 2 << 20;
 /// read block by block; a server may have hundreds of threads.
 const LOOKUP_RINGS_MAX: usize = 32;
 
-/// Once there was no ring for lookups, none is tried for this long.
+/// After a failure to make a ring for lookups, none is tried for this long.
 const LOOKUP_RETRY_NANOS: u64 = 60_000_000_000;
 
 /// The rings of a database's lookups.
@@ -222,7 +222,7 @@ impl LookupRings {
         ring
     }
 
-    /// Lets go of what nobody borrowed for [`IDLE_NANOS`].
+    /// Releases rings that were not borrowed for [`IDLE_NANOS`].
     pub fn trim(&self, clock: &dyn Clock) {
         self.rings.trim(clock);
     }

@@ -1,4 +1,4 @@
-//! What the engines of a database did, and why one that was asked for did not.
+//! The work of a database's engines, and why a requested engine was not used.
 
 use super::MergeEngine;
 use crate::front::LogReadCounts;
@@ -19,7 +19,7 @@ pub(crate) struct EngineStats {
     handed_over: AtomicU64,
     /// Why the last of them was handed over.
     reason: Mutex<Option<String>>,
-    /// Why an engine was not available the last time that it was asked for.
+    /// Why an engine was not available at its last request.
     missing: [Mutex<Option<String>>; 3],
 }
 
@@ -81,7 +81,7 @@ impl EngineStats {
         (self.handed_over.load(Ordering::Relaxed), self.reason.lock().clone())
     }
 
-    /// Why an engine was not available when it was asked for last; `None` where it was, or was not asked for.
+    /// Why an engine was not available at its last use; `None` if it was available, or was never used.
     pub fn missing(&self, engine: MergeEngine) -> Option<String> {
         self.missing[place(engine)].lock().clone()
     }

@@ -43,13 +43,13 @@ impl TableSource for Tables {
     }
 }
 
-/// The driver that is tested: `ROCKMILL_KERNEL_DRIVER`, or `run`.
+/// The driver under test: `ROCKMILL_KERNEL_DRIVER`, or `run`.
 fn kernel_driver() -> KernelDriver {
     let wanted = std::env::var("ROCKMILL_KERNEL_DRIVER").unwrap_or_default();
     KernelDriver::ALL.into_iter().find(|d| d.name() == wanted).unwrap_or_default()
 }
 
-/// False, and says so once, where the kernel's engine is not to be had.
+/// False if the kernel engine is not available; reports that once.
 #[cfg(feature = "kernel")]
 fn kernel_is_there() -> bool {
     use std::sync::OnceLock;
@@ -65,7 +65,7 @@ fn kernel_is_there() -> bool {
     .1
 }
 
-/// False: this build has no such engine, on any machine. Most of `scripts/test` has it.
+/// False: this build does not have the engine. Most builds of `scripts/test` have it.
 #[cfg(not(feature = "kernel"))]
 fn kernel_is_there() -> bool {
     false
@@ -137,12 +137,12 @@ fn contents_of(table: &Arc<Table>) -> Model {
     out
 }
 
-/// Where the data blocks of a table are.
+/// The handles of a table's data blocks.
 fn blocks_of(ctx: &LocalHost, file: &Arc<FileMeta>) -> Vec<BlockHandle> {
     sst_map::blocks_of(ctx, &SpecFile::new(file.entry.clone())).unwrap().blocks_between(None, None).unwrap()
 }
 
-/// A tree of real tables beside the history that was written to it.
+/// A tree of real tables, and the history that was written to it.
 struct Tree {
     ctx: LocalHost,
     cf: CfOptions,
@@ -150,11 +150,11 @@ struct Tree {
     version: Version,
     history: Model,
     epoch: u64,
-    /// Each job that succeeds is run once more by another process.
+    /// Run each successful job again in another process.
     elsewhere: bool,
     /// Filters of `rules.rs` have decided on entries.
     filtered: bool,
-    /// What flushes dropped, and what compactions that were committed did.
+    /// What flushes dropped, and what committed compactions dropped.
     dropped: [ResolveStats; 2],
 }
 
@@ -186,7 +186,7 @@ impl Tree {
         }
     }
 
-    /// The host of a job as things are now.
+    /// The host of a job in the current state.
     fn host(&self) -> LocalHost {
         self.host_in(&self.ctx)
     }
@@ -263,7 +263,7 @@ impl Tree {
         self.commit(c, output.files);
     }
 
-    /// What the jobs of another database share that merges with the same program.
+    /// The engines of another database that merges with the same program.
     fn new_engines(&self) -> Arc<SharedEngines> {
         let engines = Arc::<SharedEngines>::default();
         #[cfg(feature = "kernel")]
@@ -271,10 +271,10 @@ impl Tree {
         engines
     }
 
-    /// Every engine writes the same bytes for a job; gives how many.
+    /// Checks that every engine writes the same bytes for a job; returns how many.
     fn compare_engines(&self, c: &Compaction, what: &str) -> usize {
         let mut c = c.clone();
-        c.subcompactions_max = 1; // or numbers would go to parts by chance
+        c.subcompactions_max = 1; // otherwise parts would get file numbers in a random order
         let bytes = |engine: MergeEngine| {
             let mut ctx = self.ctx.clone();
             ctx.means.db.merge_engine = engine;
@@ -310,7 +310,8 @@ impl Tree {
         files.fold(Model::default(), |all, f| all.plus(&contents(&self.ctx, f)))
     }
 
-    /// Levels are sorted, files hold what their boundaries say, newer lies above older, readers see the history.
+    /// Checks that levels are sorted, that files match their boundaries, that newer data is above older data, and that
+    /// readers see the history.
     fn check(&self, snapshots: &[u64], what: &str) {
         let cmp = &self.version.cmp;
         let mut newest_allowed = vec![u64::MAX; 256];
@@ -376,7 +377,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
             if rng.u8(0..6) == 0 {
                 tree.cf.compaction_style = if rng.bool() { CompactionStyle::Universal } else { CompactionStyle::Level };
             }
-            // Snapshots come at the end of the history and go from anywhere.
+            // Snapshots are added at the end of the history and removed anywhere.
             if rng.u8(0..3) == 0 {
                 tree.snapshots.push(last);
             }
@@ -389,7 +390,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
             while rng.u8(0..8) != 0 {
                 let version = Arc::new(tree.version.clone());
                 let mut cursors = RunningCompactions::new();
-                // Several jobs of one tree, which overtake one another with DF-compaction.
+                // Several jobs of one tree, which overtake each other with DF-compaction.
                 let mut picked = Vec::new();
                 for _ in 0..rng.usize(1..5) {
                     let next = if rng.u8(0..6) == 0 {
@@ -408,7 +409,7 @@ fn a_tree_under_random_jobs_shows_its_history() {
                 if picked.is_empty() {
                     break;
                 }
-                // In the order in which they were issued, so that each finds done what it needs.
+                // In the order of issue, so that the jobs that each one depends on are done.
                 for (number, mut c) in picked {
                     let from_extra = c.input_files().filter(|f| f.entry.extra_run > 0).count();
                     if !c.trivial_move && (round % 4 == 0 || c.output_run > 0 || from_extra > 0) {
@@ -489,7 +490,7 @@ fn parts_write_what_one_thread_writes() {
             assert!(tree.ctx.means.objects.cmp.compare(a, b).is_lt(), "files of neighbouring parts overlap");
         }
         let all = files.iter().fold(Model::default(), |all, f| all.plus(&contents(&tree.ctx, f)));
-        // As many rings as there are parts at once, whichever threads they are in.
+        // As many rings as there are parallel parts, whichever threads run them.
         let made = tree.ctx.means.engines.rings.made();
         assert!(made <= parts as u64, "{made} rings for {parts} parts");
         let (entries, model) = whole.get_or_insert_with(|| (all.entries.clone(), all.clone()));
@@ -564,7 +565,7 @@ fn outputs_keep_to_their_size_and_follow_the_level_below() {
     let (tree, c) = tree_with_l0(Arc::new(PosixFileSystem::default()), dir.path().to_owned(), small_options(), 400);
     let output = tree.run(&c).unwrap();
     let (last, others) = output.files.split_last().unwrap();
-    // Each is at least at its limit before the last block and its tail were written.
+    // Each had reached its limit before its last block and tail were written.
     for f in others {
         assert!((1500..4500).contains(&f.size), "{} bytes", f.size);
     }
@@ -616,7 +617,7 @@ fn a_table_ends_at_the_cursor_of_the_level_that_it_goes_to() {
         let points: Vec<_> = [before, behind].iter().flat_map(|f| contents(&tree.ctx, f).entries).collect();
         assert!(points.into_iter().map(|(key, ..)| key).eq(keys.iter().cloned()), "{cursor}");
     }
-    // What is behind all keys, or before the first, ends none.
+    // A cursor after all keys or before the first one ends no file.
     for cursor in ["a", "z"] {
         c.split_key = Some(InternalKey::new(cursor.as_bytes(), 1, ValueType::Value));
         assert_eq!(tables(&c).len(), 1, "{cursor}");
@@ -642,7 +643,7 @@ fn tombstones_without_points_make_a_file_of_their_own() {
         tree.compact(&c);
     }
     tree.flush(&[Model { entries: vec![], ranges: vec![(b"a".to_vec(), b"z".to_vec(), 5)] }]);
-    tree.flush(&[put(b"b", 3)]); // hidden by the tombstone though it comes later here
+    tree.flush(&[put(b"b", 3)]); // hidden by the tombstone although it is flushed later here
     let version = Arc::new(tree.version.clone());
     let c = strategy::pick(&version, &tree.cf, &mut RunningCompactions::new(), &Moment::default()).unwrap();
     assert!(!c.bottommost);
@@ -679,7 +680,7 @@ fn each_failing_call_fails_the_job_and_leaves_nothing_behind() {
     let dir = PathBuf::from("/db");
     fs.create_dir(&dir, true).unwrap();
     let (mut tree, mut c) = tree_with_l0(Arc::clone(&fs) as _, dir.clone(), small_options(), 25);
-    tree.elsewhere = false; // calls of the file system are counted
+    tree.elsewhere = false; // file system calls are counted
     tree.ctx.means.db.writable_file_max_buffer_size = 512;
     let list = || {
         let mut names = fs.list_dir(&dir).unwrap();
@@ -709,14 +710,14 @@ fn each_failing_call_fails_the_job_and_leaves_nothing_behind() {
                     failures += 1;
                     assert!(e.message().starts_with("compaction of level 0 into level 1"), "{e}");
                     assert_eq!(list(), before, "call {call}: {e}");
-                    // The next job has what this one had: nothing of it is left there.
+                    // The next job uses the same engines: nothing of this job may be left in them.
                     if call % 5 == 0 {
                         let again = tree.run(&c).unwrap();
                         assert_eq!(again.stats.output_records, records, "after a failure at call {call}");
                         remove(again);
                     }
                 }
-                Ok(output) => remove(output), // a call that the job may do without, such as a hint
+                Ok(output) => remove(output), // an optional call, such as a hint
             }
         }
         assert!(failures as u64 > calls / 2, "only {failures} of {calls} calls failed the job");

@@ -33,7 +33,7 @@ pub trait BlockFeed {
     fn awaited(&self) -> Option<u64> {
         None
     }
-    /// The table that the current block is in, and where it is there.
+    /// The table of the current block, and the block's handle.
     fn place(&self) -> Option<(&BlockAccess, BlockHandle)>;
     /// Says that the current block is damaged, and where it is.
     #[cold]

@@ -15,7 +15,7 @@ const FEW: usize = 4;
 /// When the same run was at the top this often in a row, it is worth finding the second smallest prefix.
 const STREAK: u32 = 4;
 
-/// The keys of runs, each where it is, and their order.
+/// The keys of runs, with their positions, and their order.
 pub(super) struct Keys<'a, K> {
     /// The current internal key of a run that is not at its end.
     pub of: K,
@@ -350,8 +350,8 @@ mod tests {
         }
     }
 
-    /// Nanoseconds for each entry, and a sum of what came out. The keys are the prefixes' bytes, with one more that
-    /// decides where prefixes are equal.
+    /// Nanoseconds for each entry, and a checksum of the output. The keys are the prefixes' bytes, plus one more that
+    /// decides between equal prefixes.
     fn measure(mut order: impl Choice, runs: &[Vec<u64>], keys: &[Vec<[u8; 9]>]) -> (f64, u64) {
         let cmp = InternalKeyComparator::default();
         let mut at = vec![0; runs.len()];
@@ -372,7 +372,8 @@ mod tests {
         (began.elapsed().as_nanos() as f64 / entries.max(1) as f64, sum)
     }
 
-    /// Runs whose entries come by chance; runs of which one gives 64 in a row; and runs of which many have one prefix.
+    /// Runs whose entries alternate randomly; runs of which one provides 64 entries in a row; and runs of which many
+    /// have the same prefix.
     fn measured(shape: &str, count: usize, of_run: usize) -> Vec<Vec<u64>> {
         let mut rng = fastrand::Rng::with_seed(count as u64);
         let mut runs = vec![Vec::new(); count];
@@ -423,7 +424,8 @@ mod tests {
                     25..=32 => measure(Linear::<32>::new(&first), &runs, &keys),
                     _ => measure(Linear::<40>::new(&first), &runs, &keys),
                 };
-                // In turn, so that what else the machine does meets both; the quickest of each counts.
+                // The measurements alternate, so that other load on the machine affects both; the fastest of each
+                // counts.
                 let (mut quickest, mut sums) = ([f64::INFINITY; 2], [0; 2]);
                 for _ in 0..rounds {
                     for (i, (ns, sum)) in [all(), tree()].into_iter().enumerate() {

@@ -88,9 +88,9 @@ enum Base {
 }
 
 impl<S: MergeStream> Resolver<'_, S> {
-    /// The input stands on the newest operand of a stripe, counted and in `key`. Leaves the survivor's type and
-    /// sequence number in `key`, its value in `operands`, and the input behind what was merged. False when the filter
-    /// left no operand: the input then stands behind them.
+    /// On entry, the input is on the newest operand of a stripe, which is counted and in `key`. Leaves the survivor's
+    /// type and sequence number in `key`, its value in `operands`, and the input after the merged entries. Returns
+    /// false if the filter left no operand; the input is then after all of them.
     pub(super) fn merge_operands(
         &mut self,
         operator: &dyn MergeOperator,
@@ -164,8 +164,8 @@ impl<S: MergeStream> Resolver<'_, S> {
         Ok(if covered { Base::Hidden } else { Base::End })
     }
 
-    /// Adds the operand at the input, which is counted, unless the filter or a range tombstone takes it, and moves
-    /// on. False when the filter skipped the rest of the key: what was gathered is gone too.
+    /// Adds the operand at the input, which is counted, unless the filter or a range tombstone removes it, and moves
+    /// on. Returns false if the filter skipped the rest of the key; the operands gathered so far are then dropped too.
     fn take_operand(&mut self, seq: SequenceNumber, covered: &mut bool) -> Result<bool> {
         let decision = match &mut self.filter {
             Some(filter) if seq > self.rules.latest_snapshot() => {

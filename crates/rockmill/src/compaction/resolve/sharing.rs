@@ -75,7 +75,7 @@ impl Sharing {
         self.any_survived = true;
     }
 
-    /// The next user key that is gone, before the last survivor, or all that are left at the end.
+    /// The next deleted user key before the last survivor, or all remaining ones at the end.
     fn next_gone(&mut self, at_end: bool, cmp: &InternalKeyComparator) -> Option<(Vec<u8>, Leaves)> {
         if at_end {
             self.end_group();
@@ -126,7 +126,7 @@ impl<S: MergeStream> Resolver<'_, S> {
         }
     }
 
-    /// Goes over placeholders.
+    /// Iterates over placeholders.
     #[inline]
     pub(super) fn pass_placeholders(&mut self) -> Result<()> {
         if self.sharing.is_some() { self.pass_placeholders_in_files() } else { Ok(()) }
@@ -169,7 +169,7 @@ impl<S: MergeStream> Resolver<'_, S> {
         self.input.value_len()
     }
 
-    /// The user keys that are gone, up to the current survivor, or all that are left behind the last one.
+    /// The deleted user keys up to the current survivor, or all remaining ones after the last survivor.
     #[inline]
     pub fn next_gone(&mut self, at_end: bool) -> Option<(Vec<u8>, Leaves)> {
         let (sharing, cmp) = (self.sharing.as_mut()?, &self.rules.cmp);

@@ -30,7 +30,7 @@ fn file_over(smallest: &[u8], largest: &[u8]) -> Arc<FileMeta> {
     Arc::new(FileMeta::new(entry, Arc::default()))
 }
 
-/// Resolves `input` and gives the entries and tombstones that remain, with the counters.
+/// Resolves `input`; returns the remaining entries and tombstones, and the counters.
 fn resolve(input: &Model, rules: &Rules, runs: usize) -> (Model, ResolveStats) {
     let mut parts: Vec<Vec<(Vec<u8>, Vec<u8>)>> = vec![Vec::new(); runs.max(1)];
     for (i, (k, seq, t, v)) in input.entries.iter().enumerate() {
@@ -98,7 +98,7 @@ fn survivors(input: &str, snapshots: &[u64], place: Place) -> String {
     out.entries.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Where a test's output goes. Below `Middle` lies one file over "m" to "z".
+/// The place of a test's output. Below `Middle` there is one file with keys from "m" to "z".
 #[derive(Clone, Copy)]
 enum Place {
     Flush,
@@ -115,7 +115,7 @@ fn survivors_are_those_of_rocksdb() {
         ("a9 put, a5 put, a3 put", &[5], Flush, "a9 put, a5 put"),
         ("a9 put, a5 put, a3 put", &[4, 7], Flush, "a9 put, a5 put, a3 put"),
         ("a9 put, a5 put, a3 put", &[7], Flush, "a9 put, a5 put"),
-        // Tombstones: kept by a flush, dropped where nothing can be below.
+        // Tombstones: kept by a flush, dropped if nothing can be below.
         ("a9 del, a5 put", &[], Flush, "a9 del"),
         ("a9 del, a5 put", &[], Middle, ""),
         ("n9 del, n5 put", &[], Middle, "n9 del"),
@@ -123,11 +123,11 @@ fn survivors_are_those_of_rocksdb() {
         ("a9 del, a5 put", &[5], Middle, "a9 del, a5 put"),
         ("a9 del, a5 put", &[5], Bottom, "a9 del, a0 put"),
         ("a9 del", &[5], Middle, "a9 del"),
-        // At the bottom a tombstone goes even if not all see it, as nothing remains behind it.
+        // At the bottom, a tombstone is dropped even if not all snapshots see it, because nothing older remains.
         ("a9 del", &[5], Bottom, ""),
         ("a9 del, a7 put", &[5], Bottom, ""),
         ("a9 del, a7 put, a4 put", &[5], Bottom, "a9 del, a0 put"),
-        // Sequence numbers become zero at the bottom, for what all see.
+        // At the bottom, sequence numbers of entries that all snapshots see become zero.
         ("a9 put, a5 put", &[], Bottom, "a0 put"),
         ("a9 put, a5 put", &[6], Bottom, "a9 put, a0 put"),
         ("a9 merge", &[], Bottom, "a9 merge"),
@@ -158,7 +158,7 @@ fn survivors_are_those_of_rocksdb() {
     }
 }
 
-/// A put that has been at the bottom has sequence number 0, and no snapshot is as old as that.
+/// A put that was at the bottom has sequence number 0; no snapshot is that old.
 #[test]
 fn a_single_delete_goes_with_a_put_from_the_bottom() {
     assert_eq!(survivors("a9 sdel, a0 put", &[], Bottom), "");
@@ -192,11 +192,11 @@ fn every_reader_sees_the_same_before_and_after() {
         let (bottommost, flush) = (rng.bool(), rng.bool());
         if bottommost {
             deeper = Model::default();
-            // The single deletes of keys whose puts were below have no partner: within the contract as well.
+            // Single deletes of keys whose puts were below have no partner, which the contract also allows.
         }
         let below = (!flush && !bottommost).then(|| {
             let keys: Vec<_> = deeper.keys().into_iter().collect();
-            // Tombstones of deeper levels hide only what is deeper still: nothing here.
+            // Tombstones of deeper levels hide only even deeper entries: none here.
             deeper.ranges.clear();
             vec![keys.chunks(5).map(|c| file_over(&c[0], &c[c.len() - 1])).collect()]
         });
@@ -354,33 +354,33 @@ fn filters_decide_as_in_rocksdb() {
     use Decision::{Change, Purge, Remove, RemoveAndSkipUntil};
     let skip = |to: &str| RemoveAndSkipUntil(to.into());
     type Case = (&'static str, &'static [u64], bool, Vec<(&'static str, Decision)>, &'static str, &'static str);
-    // Input, snapshots, bottommost (else a file over m to z lies below), decisions, survivors, what was asked.
+    // Input, snapshots, bottommost (otherwise a file over m to z is below), decisions, survivors, calls of the filter.
     let cases: Vec<Case> = vec![
-        // A removed value is a tombstone: it hides what is older, and stays where older data may be below.
+        // A removed value becomes a tombstone: it hides older versions, and stays if older data may be below.
         ("a9 put, a5 put, b3 put", &[], false, vec![("a9=", Remove)], "b:3=3", "a9= b3="),
         ("n9 put, n5 put", &[], false, vec![("n9=", Remove)], "n:9-", "n9="),
         ("n9 put, n5 put", &[], true, vec![("n9=", Remove)], "", "n9="),
-        // Snapshots do not protect, and versions behind the newest are not asked about.
+        // Snapshots do not protect values, and the filter is not called for versions older than the newest.
         ("n9 put, n5 put", &[9], false, vec![("n9=", Remove)], "n:9-", "n9="),
         ("n9 put, n5 put", &[5], false, vec![("n9=", Remove), ("n5=", Remove)], "n:9- n:5=5", "n9="),
-        // A newest version that is no value is not asked about, nor what it hides.
+        // If the newest version is not a value, the filter is called neither for it nor for what it hides.
         ("n9 del, n5 put", &[5], false, vec![("n5=", Remove)], "n:9- n:5=5", ""),
         ("a9 put, b5 put", &[], true, vec![("a9=", Change(b"x".to_vec()))], "a:0=x b:0=5", "a9= b5="),
         ("a9 put, a5 put", &[5], false, vec![("a9=", Change(Vec::new()))], "a:9= a:5=5", "a9="),
-        // As a single delete: with the put behind it in its stripe.
+        // Like a single delete: dropped together with the older put in its stripe.
         ("n9 put, n5 put", &[], false, vec![("n9=", Purge)], "", "n9="),
         ("n9 put", &[], false, vec![("n9=", Purge)], "n:9-", "n9="),
         ("n9 put", &[], true, vec![("n9=", Purge)], "", "n9="),
-        // Skipped keys leave nothing, whatever they are.
+        // Skipped keys leave nothing, whatever their type.
         ("n9 put, n5 put, o4 merge, p3 put", &[5], false, vec![("n9=", skip("p"))], "p:3=3", "n9= p3="),
         ("n9 put, p3 put", &[], false, vec![("n9=", skip("n"))], "n:9=9 p:3=3", "n9= p3="),
         ("n9 put, p3 put", &[], false, vec![("n9=", skip("z"))], "", "n9="),
-        // Operands: asked about one by one, unless a snapshot sees them; the base is not.
+        // The filter is called for each operand, unless a snapshot sees it, but not for the base.
         ("a9 merge, a8 merge, a7 put", &[], false, vec![("a8+", Remove)], "a:9=7,9", "a9+ a8+"),
         ("a9 merge, a8 merge, a7 put", &[], false, vec![("a9+", Remove)], "a:8=7,8", "a9+ a8+"),
         ("a9 merge, a8 merge, a7 put", &[8], false, vec![("a9+", Remove), ("a8+", Remove)], "a:8=7,8", "a9+"),
         ("n9 merge, n8 merge", &[], false, vec![("n9+", Change(b"x".to_vec()))], "n:9+8,x", "n9+ n8+"),
-        // Without operands left, the value behind them is the newest version.
+        // If no operands are left, the value below them is the newest version.
         ("a9 merge, a7 put", &[], false, vec![("a9+", Remove)], "a:7=7", "a9+ a7="),
         ("a9 merge, a7 put", &[], false, vec![("a9+", Purge), ("a7=", Remove)], "", "a9+ a7="),
         ("a9 merge, b7 put", &[], false, vec![("a9+", Remove)], "b:7=7", "a9+ b7="),
@@ -395,9 +395,9 @@ fn filters_decide_as_in_rocksdb() {
     }
 }
 
-/// RocksDB takes operands under a range tombstone for operands that the filter removed: what is behind them is a newest
-/// version again, and the filter is asked about it, although the tombstone hides it, too. Whatever it decides, nothing
-/// comes back.
+/// RocksDB treats operands under a range tombstone like operands that the filter removed: the entry below them counts
+/// as the newest version again. The filter is called for it, although the tombstone hides it, too. Whatever the
+/// decision, nothing hidden reappears.
 #[test]
 fn behind_operands_under_a_range_tombstone_the_filter_is_asked_as_in_rocksdb() {
     use Decision::{Change, Keep, Purge, Remove};
@@ -407,7 +407,7 @@ fn behind_operands_under_a_range_tombstone_the_filter_is_asked_as_in_rocksdb() {
             let got = filtered("a9 merge, a8 merge, a5 put, b3 put", snapshots, true, &[("a", "b", 10)], {
                 Some(filter.clone())
             });
-            // A snapshot before the tombstone still sees the version; a filter decides about that one, too.
+            // A snapshot before the tombstone still sees the version; the filter decides about it, too.
             let seen = match (snapshots, &decision) {
                 ([], _) | (_, Remove | Purge) => "b:0=3",
                 (_, Change(_)) => "a:0=x b:0=3",
@@ -465,8 +465,8 @@ fn model_of(table: &SealedTable) -> Model {
     model
 }
 
-/// Memtables that are merged by an index merge, then flushed, then compacted with what is older and what is newer: what
-/// the merge left out is missed by nobody, single deletions included, whichever snapshots are gone by then.
+/// Memtables are merged by an index merge, then flushed, then compacted with older and newer data. No reader misses
+/// what the merge left out, including single deletions, whichever snapshots have been released by then.
 #[test]
 fn an_index_merge_before_them_changes_no_resolution() {
     let mut gone = 0;
@@ -503,7 +503,7 @@ fn an_index_merge_before_them_changes_no_resolution() {
         let what = format!("seed {seed}");
         let (flushed, _) = resolve(&merged, &rules(&left, false, None), 2);
         truth.assert_same(&older.clone().plus(&flushed).plus(&newer), &left, &what);
-        // With what is newer first, so that its single deletions meet what the flush wrote; or with what is older.
+        // With newer data first, so that its single deletions meet the flushed entries; or with older data first.
         let upper = resolve(&flushed.clone().plus(&newer), &rules(&left, false, None), 2).0;
         truth.assert_same(&older.clone().plus(&upper), &left, &what);
         let all = resolve(&older.clone().plus(&upper), &rules(&left, true, Some(Vec::new())), 2).0;

@@ -84,7 +84,7 @@ fn damage_is_an_error_or_a_result() {
             let mut damaged = encoded.clone();
             damaged[at] ^= 1 << rng.u8(0..8);
             assert!(JobResult::decode(&damaged).is_err() && JobResult::decode(&encoded[..at]).is_err());
-            // The same where no checksum catches it.
+            // The same damage with a correct checksum.
             damaged.truncate(if rng.bool() { end } else { at + 1 });
             let checksum = mask(crc32c(&damaged));
             put_fixed32(&mut damaged, checksum);
@@ -139,7 +139,7 @@ fn a_result_is_an_output_or_an_error() {
     assert!(e.message().contains("without their properties"), "{e}");
     let e = job(Ok(output(LISTED_MAX + 1))).encode().unwrap_err();
     assert!(e.message().contains("fields in lists"), "{e}");
-    // Cut between two characters.
+    // The cut is between two characters.
     let long = job(Err(Error::corruption("ä".repeat(40_000)))).encode().unwrap();
     let read = JobResult::decode(&long).unwrap().outcome.unwrap_err();
     assert_eq!((read.kind(), read.message().len()), (ErrorKind::Corruption, 64 << 10));

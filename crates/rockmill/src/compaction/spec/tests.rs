@@ -30,7 +30,7 @@ pub(crate) fn text(rng: &mut Rng) -> String {
     std::iter::repeat_with(|| rng.char(..)).take(len).collect()
 }
 
-/// Any size of number is as likely as any other.
+/// All magnitudes are equally likely.
 pub(crate) fn number(rng: &mut Rng) -> u64 {
     let bits = rng.u32(0..=64);
     rng.u64(..).checked_shr(64 - bits).unwrap_or(0)
@@ -126,7 +126,7 @@ fn parts(rng: &mut Rng) -> Vec<Part> {
     bounds.into_iter().map(part).collect()
 }
 
-/// Without what only some kinds of tables have.
+/// Without fields that only some kinds of tables have.
 fn plain_spec(rng: &mut Rng) -> JobSpec {
     let flush = rng.u8(0..4) == 0;
     let reason = match flush {
@@ -232,7 +232,7 @@ fn plain_spec(rng: &mut Rng) -> JobSpec {
     }
 }
 
-/// With everything that a spec can have.
+/// With all possible fields of a spec.
 fn random_spec(rng: &mut Rng) -> JobSpec {
     let mut spec = plain_spec(rng);
     if let Some(filter) = spec.filter.as_mut().filter(|_| rng.bool()) {
@@ -249,7 +249,7 @@ fn random_spec(rng: &mut Rng) -> JobSpec {
     before.sort_unstable();
     spec.output.replaced = Arc::new(ReplacedTables { before, ..ReplacedTables::default() });
     spec.keep = list(rng, 4, |rng| KeptFile { table: number(rng), file: number(rng) });
-    // Behind all other runs stands the one that the outputs become part of, with files to keep.
+    // The last run is the one that the outputs become part of, with files to keep.
     if spec.reason == TableFileCreationReason::Compaction && rng.bool() {
         let (level, extra_run) = (spec.output.level, spec.output.extra_run);
         let files = list(rng, 3, |rng| FileEntry { extra_run, ..entry(rng) });
@@ -273,7 +273,7 @@ pub(crate) fn fields(encoded: &[u8]) -> Vec<(u32, Vec<u8>)> {
     out
 }
 
-/// A message of these fields, with a sound checksum.
+/// A message of these fields with a valid checksum.
 pub(in crate::compaction) fn of_fields<M: Message>(version: u32, fields: &[(u32, Vec<u8>)]) -> Vec<u8> {
     let mut out = M::MAGIC.to_vec();
     put_varint32(&mut out, version);
@@ -307,7 +307,7 @@ fn specs_go_there_and_back() {
     assert!(seen.into_iter().eq(1..=JobSpec::TAG_MAX), "a field that no spec has");
 }
 
-/// A reader that does not know TPH tables refuses jobs that write them, and takes all others as before.
+/// A reader that does not know TPH tables refuses jobs that write them, and accepts all others as before.
 #[test]
 fn only_jobs_of_tph_tables_say_so() {
     let mut spec = plain_spec(&mut Rng::with_seed(1));
@@ -344,7 +344,7 @@ fn only_jobs_of_tph_tables_list_what_was_replaced_before() {
     assert!(spec.encode().unwrap_err().message().contains("tables replaced before"));
 }
 
-/// So it is with jobs in the order by search key.
+/// The same for jobs in the order by search key.
 #[test]
 fn only_jobs_with_subtrees_say_so() {
     let mut spec = plain_spec(&mut Rng::with_seed(1));
@@ -362,7 +362,7 @@ fn only_jobs_with_subtrees_say_so() {
     assert!(spec.encode().unwrap_err().message().contains("in the order of another"));
 }
 
-/// A filter without options is written as ever, and one with them is refused by readers that would pass over them.
+/// A filter without options is written as before; readers that would ignore options refuse a filter that has them.
 #[test]
 fn only_filters_with_options_say_so() {
     let mut spec = plain_spec(&mut Rng::with_seed(1));
@@ -381,7 +381,7 @@ fn only_filters_with_options_say_so() {
     assert!(spec.encode().unwrap_err().message().contains("filter's options"));
 }
 
-/// In an output, what is older would hide what is newer.
+/// In an output, older entries would otherwise hide newer ones.
 #[test]
 fn files_are_kept_of_the_oldest_run_alone() {
     let table = |number: u64, extra_run: u64| {
@@ -413,7 +413,7 @@ fn files_are_kept_of_the_oldest_run_alone() {
         assert!(e.kind() == ErrorKind::Corruption && e.message().contains(named), "{e}");
         spec.keep = keep;
     }
-    // One that keeps nothing reads what it likes.
+    // A job that keeps nothing may read any tables.
     spec.keep.clear();
     spec.encode().unwrap();
 }
@@ -588,7 +588,7 @@ fn what_is_over_the_bounds_is_not_written() {
     }
 }
 
-/// Each list alone may have as many items as there is memory for, and all together, and not one more.
+/// Each list alone, and all lists together, may have as many items as memory allows, and not one more.
 #[test]
 fn lists_are_bounded_by_the_memory_that_they_take() {
     let most = |item: Item, beside: usize| (LISTS_MEMORY_MAX - beside) / item.memory;
@@ -629,7 +629,7 @@ fn lists_are_bounded_by_the_memory_that_they_take() {
         fill(&mut spec, most);
         let encoded = spec.encode().unwrap_or_else(|e| panic!("{what}: {e}"));
         assert_eq!(JobSpec::decode(&encoded).as_ref(), Ok(&spec), "{what}");
-        // As somebody else may write it: what is left is not enough for these.
+        // As another writer may write it: the remaining bytes are too few for these items.
         let mut fields = fields(&encoded);
         let (tag, least) = if what == "extents" { (tag::MEMTABLES, 1) } else { (tag::SPACE, 2) };
         let mut body = varints(&[10_000]);
@@ -645,7 +645,7 @@ fn lists_are_bounded_by_the_memory_that_they_take() {
     }
 }
 
-/// As little as there is of a table.
+/// The smallest possible table entry.
 fn tiny() -> FileEntry {
     let key = |user_key: &[u8]| InternalKey::new(user_key, 1, ValueType::Value);
     FileEntry { number: 1 << 20, smallest: key(b"a"), largest: key(b"b"), ..FileEntry::default() }

@@ -1,9 +1,9 @@
 //! The classic strategies: what textbooks, and the paper on DF-compaction, call leveled and tiered. They are here for
 //! comparison, and keep strictly to the shape of their trees:
 //!
-//! - *Leveled*: each level is one sorted run, L0 as far as flushes allow it. The oldest table of L0 goes down alone, as
-//!   soon as it is there, into everything that it overlaps in the base level; deeper levels send one table at a time
-//!   down as in leveled compaction (`leveled.rs`). L0 is never merged among itself.
+//! - *Leveled*: each level is one sorted run, L0 as far as flushes allow it. The oldest table of L0 is compacted alone,
+//!   as soon as it exists, with everything that it overlaps in the base level. Deeper levels compact one table at a
+//!   time, as in leveled compaction (`leveled.rs`). Tables of L0 are never merged with each other.
 //! - *Tiered*: a level has up to `level0_file_num_compaction_trigger` sorted runs. When it has as many, all of them
 //!   become one run of the next level; the last level merges its runs in place. The runs are extra runs of the level.
 //!

@@ -1,16 +1,17 @@
-//! DF-compaction: jobs that do not wait for others to end (`docs/compaction.md` has pictures and the paper's words).
+//! DF-compaction: jobs that do not wait for other jobs to end (`docs/compaction.md` has pictures and the paper's
+//! terms).
 //!
-//! A classic job takes from the level below all that it overlaps, and waits as long as another job has some of it. A
-//! *DF job* takes from its own level alone what must go down, with everything older above its output, and becomes an
-//! *extra run* of the level below, above its base run. What running jobs are about to take deeper need not be waited
-//! for: the job only commits after them (`order.rs`). Extra runs are merged into the base run later, several at once,
-//! which is also why less is written.
+//! A classic job also takes all overlapping tables of the level below, and waits while another job has any of them. A
+//! *DF job* takes tables only from its own level, with everything older above its output. Its output becomes an *extra
+//! run* of the level below, above that level's base run. It need not wait for tables that running jobs are moving
+//! deeper: it only commits after those jobs (`order.rs`). Extra runs are merged into the base run later, several at
+//! once, so fewer bytes are written in total.
 //!
-//! - [`leveled`]: levels have size limits, and so many extra runs as L0 may have files.
-//! - [`tiered`]: levels have runs of about the same size; when there are enough they become one run of the next level.
+//! - [`leveled`]: levels have size limits, and as many extra runs as L0 may have files.
+//! - [`tiered`]: levels have runs of about the same size; when there are enough, they are merged into one run of the
+//!   next level.
 //!
-//! Either takes any tree. Where the option was switched off, `leveled` merges what there is of extra runs without
-//! making new ones.
+//! Both accept any tree. If the option was switched off, `leveled` merges existing extra runs without making new ones.
 
 pub mod leveled;
 pub mod tiered;
@@ -31,35 +32,35 @@ use crate::version::{FileMeta, Level, touched};
 /// Inputs of a job: (level, files), run by run.
 type Inputs = Vec<(usize, Files)>;
 
-/// Extra runs that a level may have before they are due to be merged: as many as L0 may have files.
+/// Number of extra runs at which a level is due for a merge: as many as L0 may have files.
 pub fn runs_due(options: &CfOptions) -> usize {
     options.level0_file_num_compaction_trigger.max(2) as usize
 }
 
-/// Extra runs of a level at which no DF job adds another one: twice as many. Those that a running job takes deeper are
-/// not counted, so that lookups may have to ask more until it has committed.
+/// Number of extra runs at which no DF job adds another one to a level: twice as many. Runs that a running job moves
+/// deeper are not counted, so lookups may have to search more runs until that job commits.
 pub fn runs_max(options: &CfOptions) -> usize {
     2 * runs_due(options)
 }
 
-/// The same while writers wait for flushes: three times as many. Merges begin behind [`runs_kept_flush_bound`], so that
-/// there is room for what comes meanwhile.
+/// The same while writers wait for flushes: three times as many. Merges begin above [`runs_kept_flush_bound`], which
+/// leaves room for the runs that arrive meanwhile.
 pub fn runs_max_flush_bound(options: &CfOptions) -> usize {
     3 * runs_due(options)
 }
 
-/// Extra runs that a level may have, while writers wait for flushes, without being merged: two and a half times as
-/// many as L0 may have files.
+/// Number of extra runs that a level may keep unmerged while writers wait for flushes: two and a half times as many as
+/// L0 may have files.
 pub fn runs_kept_flush_bound(options: &CfOptions) -> usize {
     runs_due(options) * 5 / 2
 }
 
-/// Most extra runs of a level that have files around one key; of these only such as `counts` takes.
+/// The largest number of a level's extra runs that cover the same key; only files accepted by `counts` are considered.
 pub fn extra_depth(cmp: &InternalKeyComparator, level: &Level, counts: impl Fn(&FileMeta) -> bool) -> usize {
     if level.extras.len() < 2 {
         return level.extras.iter().filter(|run| run.files.iter().any(|f| counts(f))).count();
     }
-    // Where a file begins the depth grows; behind its end it falls. At one key beginnings come first.
+    // The depth grows where a file begins, and falls after its end. At the same key, beginnings come first.
     let mut edges: Vec<(&[u8], bool)> = Vec::new();
     for f in level.extras.iter().flat_map(|run| &run.files).filter(|f| counts(f)) {
         edges.push((f.smallest_user_key(), false));
@@ -79,15 +80,16 @@ pub fn extra_depth(cmp: &InternalKeyComparator, level: &Level, counts: impl Fn(&
 }
 
 impl Picker<'_> {
-    /// True when a level may get another extra run with the keys of `inputs`: when not too many of its runs have some
-    /// of them, and it does not have twice as many in all. A seek stands in runs whose keys lie apart, too.
+    /// True if a level may get another extra run with the keys of `inputs`: not too many of its runs overlap these
+    /// keys, and it has less than twice as many runs in total. The total matters because a seek also visits runs whose
+    /// keys are elsewhere.
     fn has_room(&self, inputs: &[(usize, Files)], level: usize) -> bool {
         self.has_room_at(inputs, level) && self.runs_that_stay(level) < 2 * self.runs_most()
     }
 
-    /// True when not too many runs of a level, those that running jobs will write included, have some of the keys of
-    /// `inputs`. What jobs take deeper does not count: it leaves as they commit, and waiting for that is what
-    /// DF-compaction is to avoid.
+    /// True if not too many runs of a level overlap the keys of `inputs`, including runs that running jobs will write.
+    /// Tables that jobs move deeper do not count: they leave when those jobs commit, and DF-compaction exists to avoid
+    /// waiting for that.
     fn has_room_at(&self, inputs: &[(usize, Files)], level: usize) -> bool {
         let Some((s, l)) = key_range(self.cmp(), inputs.iter().flat_map(|(_, f)| f)) else { return false };
         let (s, l) = (s.user_key(), l.user_key());
@@ -101,8 +103,8 @@ impl Picker<'_> {
         runs.len() < self.runs_most()
     }
 
-    /// Extra runs of a level, wherever their keys lie. Those that running jobs will write count; those of which jobs
-    /// take every table do not.
+    /// Number of extra runs of a level, regardless of their keys. Runs that running jobs will write count; runs that
+    /// jobs take completely do not.
     fn runs_that_stay(&self, level: usize) -> usize {
         let stays = |files: &[Arc<FileMeta>]| !files.iter().all(|f| self.leaves(f, level));
         let extras = self.version.levels[level].extras.iter().filter(|run| stays(&run.files));
@@ -110,8 +112,8 @@ impl Picker<'_> {
         live.len() + self.running.new_runs_to_come(level, |run| live.contains(&run))
     }
 
-    /// True when a running job takes a file of a level deeper. Of the last level of df-tiered nothing goes deeper:
-    /// there files leave for the base run.
+    /// True if a running job moves a file of a level deeper. In the last level of df-tiered, files leave for the base
+    /// run instead.
     fn leaves(&self, f: &FileMeta, level: usize) -> bool {
         let tiered = self.options.compaction_style == CompactionStyle::Universal;
         match tiered && level + 1 == self.num_levels() {
@@ -120,23 +122,23 @@ impl Picker<'_> {
         }
     }
 
-    /// Extra runs with one key at which no job adds another one.
+    /// Number of extra runs over one key at which no job adds another one.
     fn runs_most(&self) -> usize {
         if self.is_flush_bound() { runs_max_flush_bound(self.options) } else { runs_max(self.options) }
     }
 
-    /// True where writers wait for flushes, so that bytes count more than jobs.
+    /// True if writers wait for flushes, so that writing few bytes matters more than running many jobs.
     fn is_flush_bound(&self) -> bool {
         self.running.flush_bound && self.options.compaction_downforce
     }
 
-    /// The id of a new extra run, newer than all that there are and will be.
+    /// The id of a new extra run, newer than all existing and planned ones.
     pub(super) fn new_run(&self, level: usize) -> u64 {
         let newest = self.version.levels[level].extras.first().map_or(0, |run| run.id);
         self.running.newest_run_to_come(level).max(newest) + 1
     }
 
-    /// Files of a sorted run that a key range touches, and neighbours that share a user key with them.
+    /// Files of a sorted run that overlap a key range, and neighbours that share a user key with them.
     fn in_run(&self, files: &[Arc<FileMeta>], begin: &[u8], end: &[u8]) -> Files {
         let cmp = self.cmp();
         let Range { start: mut from, end: mut to } = touched(cmp, files, Some(begin), Some(end));
@@ -150,13 +152,14 @@ impl Picker<'_> {
         files[from..to].to_vec()
     }
 
-    /// `files` of one run with everything older that they touch, run by run down to `(level, run)`, that run included
-    /// or not. What running jobs take deeper than that stays out. `None` where another job has some of it.
+    /// `files` of one run with everything older that they overlap, run by run down to `(level, run)`, with or without
+    /// that run. Tables that running jobs move deeper than that are left out. `None` if another job has one of the
+    /// others.
     fn down_to(&self, first: (usize, u64), files: Files, level: usize, run: u64, included: bool) -> Option<Inputs> {
         self.look_down(first, files, level, run, included).0
     }
 
-    /// The same, and the range of user keys that it depends on.
+    /// The same, and the range of user keys that the result depends on.
     fn look_down(
         &self,
         first: (usize, u64),
@@ -208,7 +211,7 @@ impl Picker<'_> {
         (Some(inputs), seen)
     }
 
-    /// What lies upon and below a file of an extra run, down to its level's base run.
+    /// The tables above and below a file of an extra run, down to its level's base run.
     fn overlap_below(&self, level: usize, run: u64, f: &FileMeta) -> OverlapBelow {
         let of_run = self.version.levels[level].run(run);
         let files = self.in_run(of_run, f.smallest_user_key(), f.largest_user_key());
@@ -247,9 +250,9 @@ impl Picker<'_> {
         Some(c)
     }
 
-    /// A job for a table of an extra run that is due whatever the tree's shape is. If it stays, only its run is written
-    /// anew; otherwise it goes into the base run of its level, with everything older there that it touches, and from
-    /// there down as other tables do.
+    /// A job for a table of an extra run that is due regardless of the tree's shape. If the table stays, only its run
+    /// is rewritten. Otherwise the table goes into the base run of its level, with everything older there that it
+    /// overlaps, and from there down like other tables.
     pub(super) fn of_extra_run(
         &self,
         level: usize,
@@ -268,18 +271,18 @@ impl Picker<'_> {
         }
     }
 
-    /// Tables of an extra run are made for the merge with the level's base run that is to come.
+    /// Sizes the tables of an extra run for their later merge with the level's base run.
     pub(super) fn fit_extra_run(&self, c: &mut Compaction) {
         let level = c.output_level;
         if c.output_run == 0 {
             return;
         }
         if level == self.scores.base_level {
-            // The base level has few tables, and smaller ones make more jobs side by side of the levels below.
+            // The base level has few tables; smaller ones allow more parallel jobs into the levels below.
             c.output_file_size_target = (c.output_file_size_target / 2).max(1);
             c.output_file_size_max = c.output_file_size_target;
         }
-        // Tables that end where those of the base run do make smaller jobs.
+        // Tables that end where tables of the base run end make for smaller jobs.
         let Some((begin, end)) = c.user_key_range() else { return };
         let base = self.in_run(&self.version.levels[level].base, begin, end);
         if !base.is_empty() {
@@ -292,27 +295,27 @@ impl Picker<'_> {
         if self.options.compaction_downforce { split_over_idle(c, self.running.idle_threads()) } else { 0 }
     }
 
-    /// Files of one run that can go into `level` as they are, into the oldest of its runs that has nothing of their
-    /// keys, nor has any newer one. With `new`, a run may be made for them. Into extra runs they go only where the
-    /// level takes another one at their keys. Where the option is off, they go into the base run alone: an extra run
-    /// that is there may be gone before they come, and they would be a new one.
+    /// Moves files of one run into `level` as they are: into the oldest of its runs such that neither that run nor any
+    /// newer one has any of their keys. With `new`, a new run may be made for them. They go into extra runs only if the
+    /// level accepts another run at their keys. If the option is off, they go only into the base run: an existing extra
+    /// run may be gone before they arrive, and they would then be a new one.
     fn sink(&self, reason: CompactionReason, inputs: &Inputs, level: usize, new: bool) -> Option<Compaction> {
         let [(from, files)] = inputs.as_slice() else { return None };
         if (*from == 0 && files.len() > 1) || self.compression(*from) != self.compression(level) {
             return None;
         }
-        // At these keys a run that is there would be one more, too.
+        // An existing run would also be one more run at these keys.
         let room = self.options.compaction_downforce && self.has_room_at(inputs, level);
         let extras = self.version.levels[level].extras.iter().rev().map(|run| run.id).filter(|_| room);
         let another = (new && room && self.has_room(inputs, level)).then(|| self.new_run(level));
-        // Not where it would have to wait for another job to commit.
+        // Not if it would have to wait for another job to commit.
         let run = [0].into_iter().chain(extras).chain(another).find(|run| {
             self.running.depends_on(self.version, inputs, level, *run).is_some_and(|depends_on| depends_on.is_empty())
         })?;
         self.df_job(reason, inputs.clone(), level, run).filter(|c| c.trivial_move)
     }
 
-    /// Free files of L0, oldest first: up to the first one that a job has which does not take it below L0.
+    /// Free files of L0, oldest first, up to the first file that is in a job which does not move it below L0.
     pub(super) fn free_l0(&self, output_level: usize, run: u64) -> Files {
         let busy = |f: &FileMeta| f.being_compacted.load(Atomic::Acquire);
         let oldest_first = self.files(0).iter().rev();
@@ -321,9 +324,9 @@ impl Picker<'_> {
     }
 }
 
-/// Threads that a job is split over where so many are idle. Where fewer jobs can run than there are threads, idle ones
-/// shorten those that others wait for: one from L0 takes another thread that has nothing to do, others leave one for
-/// L0. 0: as many as the options say.
+/// Number of threads over which a job is split if `idle` threads are idle. If fewer jobs can run than there are
+/// threads, idle threads shorten the jobs that others wait for: a job from L0 takes one more idle thread, other jobs
+/// leave one for L0. 0: as many as the options say.
 pub fn split_over_idle(c: &Compaction, idle: usize) -> usize {
     let spare = if c.start_level() == 0 { 2 } else { 3 };
     let large = c.input_bytes() / 2 >= c.output_file_size_target;

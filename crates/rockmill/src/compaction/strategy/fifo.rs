@@ -55,7 +55,7 @@ fn by_size(picker: &Picker<'_>, all: u64) -> Option<Compaction> {
         // may still fail.
         level => picker.version.levels[level].runs().next_back().unwrap_or_default().iter().collect(),
     };
-    // A file is deleted with the last table that has it.
+    // A file is deleted together with the last table that uses it.
     let mut users: HashMap<u64, usize> = HashMap::new();
     for file in picker.version.files().filter(|f| !is_busy(f)).flat_map(|f| f.files()) {
         *users.entry(file.number).or_default() += 1;

@@ -104,7 +104,7 @@ pub struct RunningCompactions {
     flush_bound: bool,
     /// Writers do not rest: the next flush is to come.
     writers_at_work: bool,
-    /// Levels may hold so many times what the options say; 0 is 1.
+    /// The multiple of the options' sizes that levels may hold; 0 means 1.
     level_factor: u64,
     /// The tree at the last pick: a cache. Picks do not depend on it; debug builds compare it with the tree. It is in a
     /// `RefCell` because parts of it are computed only when a strategy asks for them: a `&mut` would have to go through
@@ -285,12 +285,12 @@ impl RunningCompactions {
         self.round_robin.get(&level)
     }
 
-    /// All cursors, as the MANIFEST has them.
+    /// All cursors, as in the MANIFEST.
     pub fn round_robin(&self) -> impl Iterator<Item = (usize, &InternalKey)> {
         self.round_robin.iter().map(|(level, key)| (*level, key))
     }
 
-    /// Sets the cursor of a level: as the MANIFEST has it, or when a job that says so has committed.
+    /// Sets the cursor of a level, either from the MANIFEST or after the commit of a job that changes it.
     pub fn set_cursor(&mut self, level: usize, key: InternalKey) {
         self.round_robin.insert(level, key);
     }
@@ -366,7 +366,7 @@ impl RunningCompactions {
         self.writers_at_work
     }
 
-    /// Says how many times what the options say levels may hold. Scores are to be computed anew.
+    /// Sets the multiple of the options' sizes that levels may hold. Scores must then be computed again.
     pub fn set_level_factor(&mut self, times: u64) {
         self.level_factor = times;
     }

@@ -1,4 +1,4 @@
-//! `change_level`: a level moves to another one as it is, without a copy (RocksDB's `ReFitLevel`).
+//! `change_level`: a level moves to another one unchanged, without a copy (RocksDB's `ReFitLevel`).
 //!
 //! The job is chosen when no other one runs. It is the only job that may move tables *up*, which breaks an assumption
 //! of other jobs: they put newer data above older data, and would put it above the place that the level leaves. So

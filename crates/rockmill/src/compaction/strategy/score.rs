@@ -295,7 +295,7 @@ fn base_bytes(sizes: &[u64], options: &CfOptions) -> Base {
 
 /// A file's size with what its tombstones will free added, so that they sink sooner.
 pub(super) fn compensated_size(file: &FileMeta) -> u64 {
-    // The last two are hints: whatever they say, the sum over all files must stay a number.
+    // The last two are hints: whatever their values, the sum over all files must stay a number.
     let points = file.tombstone_weight.get().copied().unwrap_or(0);
     file.size() + points + file.entry.compensated_range_deletion_size.min(1 << 48)
 }

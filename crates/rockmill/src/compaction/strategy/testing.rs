@@ -67,7 +67,7 @@ impl TreeSpec {
         self
     }
 
-    /// Sets the times of the file added last: of its oldest data, and of its writing.
+    /// Sets the times of the last added file: when its oldest data and when the file itself were written.
     pub(crate) fn times(mut self, data: u64, written: u64) -> Self {
         let number = self.next - 1;
         for f in self.levels.iter_mut().flat_map(Level::iter_mut).filter(|f| f.number() == number) {
@@ -77,7 +77,7 @@ impl TreeSpec {
         self
     }
 
-    /// Puts the file added last into an extra run.
+    /// Puts the last added file into an extra run.
     pub(crate) fn in_run(mut self, extra_run: u64) -> Self {
         let number = self.next - 1;
         for level in &mut self.levels {
@@ -89,7 +89,7 @@ impl TreeSpec {
         self
     }
 
-    /// Gives the file added last a further file, of as many bytes as it refers to.
+    /// Gives the last added file a piece: another file, of which it refers to all bytes.
     pub(crate) fn with_piece(mut self, piece: u64, live: u64) -> Self {
         let number = self.next - 1;
         for f in self.levels.iter_mut().flat_map(Level::iter_mut).filter(|f| f.number() == number) {

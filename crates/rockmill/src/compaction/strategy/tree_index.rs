@@ -144,7 +144,7 @@ fn is_busy(f: &FileMeta) -> bool {
     f.being_compacted.load(Atomic::Acquire)
 }
 
-/// What is known of one table of a run.
+/// Known facts about one table of a run.
 #[derive(Debug)]
 struct IndexedTable {
     /// Identifies the table. It does not keep the table alive, but no other table can get its address as long as this
@@ -314,7 +314,7 @@ struct Tables {
     extras: Vec<Run>,
     depths: Depths,
     free_depths: Depths,
-    /// Of tables of extra runs, by number, as far as they were asked for.
+    /// Results for tables of extra runs, by number, as far as they were requested.
     overlaps: HashMap<u64, OverlapBelow>,
 }
 
@@ -551,12 +551,12 @@ impl TreeIndex {
         level == 0 || self.levels.get(level).is_none_or(|t| t.extras.iter().any(older) || older(&t.base))
     }
 
-    /// What was found for a table of an extra run, if nothing has changed there since.
+    /// The result for a table of an extra run, if nothing has changed there since.
     pub fn overlap_below(&self, level: usize, number: u64) -> Option<&OverlapBelow> {
         self.levels.get(level)?.overlaps.get(&number)
     }
 
-    /// Keeps what was found.
+    /// Stores the result.
     pub fn set_overlap_below(&mut self, level: usize, number: u64, overlap: OverlapBelow) {
         if let Some(tables) = self.levels.get_mut(level) {
             tables.overlaps.insert(number, overlap);

@@ -28,7 +28,7 @@ pub(crate) struct CfData {
     /// Seconds that values live, in a database with a time to live; 0 for ever.
     pub time_to_live: Option<Arc<AtomicU64>>,
     pub dropped: AtomicBool,
-    /// Gets its tables when nobody uses them any more; it knows the directories that they are in.
+    /// Receives its tables after their last use; it knows their directories.
     pub purge: Arc<PurgeQueue>,
     pub published: Published,
 }

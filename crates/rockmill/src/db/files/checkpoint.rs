@@ -180,7 +180,7 @@ impl DbInner {
     }
 }
 
-/// Makes the whole checkpoint in `dir`, durable but for the directory's own name.
+/// Creates the whole checkpoint in `dir`; everything except the directory's own name is durable.
 fn fill(db: &DbInner, dir: &Path) -> Result<()> {
     let fs = &db.opts.fs;
     fs.create_dir(dir, false).map_err(|e| Error::io(format_args!("cannot create {}", dir.display()), &e))?;
@@ -247,7 +247,7 @@ pub(crate) struct CopiedOptions {
     pub rewritten: Option<String>,
 }
 
-/// The newest OPTIONS file, as a copy of the database has it; `None` where there is no file.
+/// The newest OPTIONS file in the form that a copy of the database has; `None` if there is none.
 pub(crate) fn newest_options(db: &DbInner) -> Result<Option<CopiedOptions>> {
     let fs = &db.opts.fs;
     let Some((number, path)) = latest_options_file(&**fs, &db.path)? else { return Ok(None) };
@@ -330,8 +330,8 @@ const UNFINISHED_TEXT: &str = "A checkpoint or export of Rockmill that is being 
 /// Names that are tried for it.
 const STAGING_NAMES_MAX: usize = 1000;
 
-/// Makes the directory in which the one at `path` is prepared, with its lock: a name beside it that nobody has, or that
-/// an earlier attempt left when its process died.
+/// Creates the locked directory in which the one at `path` is prepared. Its name is next to `path` and unused, or left
+/// by an earlier attempt whose process died.
 fn staging_dir(db: &DbInner, path: &Path, name: &OsStr) -> Result<(PathBuf, Box<dyn FileLock>)> {
     let fs = &db.opts.fs;
     for n in 0..STAGING_NAMES_MAX {
@@ -385,7 +385,7 @@ fn remove_contents(db: &DbInner, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a directory that [`staging_dir`] made; the file that says so goes last.
+/// Removes a directory that [`staging_dir`] made; its marker file is removed last.
 fn remove_staging_dir(db: &DbInner, dir: &Path) -> Result<()> {
     let fs = &db.opts.fs;
     let failed = |e| Error::io(format_args!("cannot remove {}", dir.display()), &e);

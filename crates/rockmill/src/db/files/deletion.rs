@@ -1,4 +1,4 @@
-//! Files that nothing needs any more: when they are deleted, and what delays that.
+//! Obsolete files: when they are deleted, and what delays that.
 
 use std::path::PathBuf;
 
@@ -127,8 +127,8 @@ impl DbInner {
         }
     }
 
-    /// The same for users' calls: when it returns, the files are gone, even if another thread had begun to delete them.
-    /// Listeners have been told, too, unless a listener is the caller.
+    /// The same for users' calls: when it returns, the files are deleted, even if another thread had started to delete
+    /// them. Listeners were notified as well, unless the caller is a listener.
     pub fn delete_purged_files_and_wait(&self) {
         self.delete_purged_files();
         self.files.purge.wait_deleted();

@@ -1,15 +1,15 @@
-//! Whole files: numbers, deletion, copies, files of others, what is left of a database.
+//! Whole files: their numbers, deletion and copies, files from elsewhere, and repair.
 //!
 //! | file | what happens there |
 //! |---|---|
 //! | `numbers.rs` | numbers of files |
 //! | `new_tables.rs` | tables that are not live yet |
-//! | `deletion.rs` | what is deleted, and what holds that off |
+//! | `deletion.rs` | the deletion of files, and what delays it |
 //! | `checkpoint.rs` | checkpoints |
 //! | `export.rs` | column families exported and imported |
-//! | `ingest/` | tables that others wrote become part of the database |
+//! | `ingest/` | ingestion of tables that were written elsewhere |
 //! | `delete_files.rs` | whole tables deleted by key range |
-//! | `repair/` | databases out of what is left of them |
+//! | `repair/` | repair of damaged databases |
 
 pub(crate) mod checkpoint;
 pub(crate) mod delete_files;
@@ -26,18 +26,18 @@ use crate::sync::atomic::AtomicUsize;
 use crate::version::{NewTables, PurgeQueue};
 use numbers::FileNumbers;
 
-/// What an open database knows of its files.
+/// What an open database knows about its files.
 pub(crate) struct Files {
     numbers: FileNumbers,
     purge: Arc<PurgeQueue>,
-    /// While it is not 0, no file is deleted.
+    /// While this is not 0, no file is deleted.
     deletions_off: AtomicUsize,
-    /// Of tables that jobs wrote and have not committed. A leaf lock.
+    /// Tables that jobs have written but not committed. A leaf lock.
     new_tables: Arc<NewTables>,
 }
 
 impl Files {
-    /// The next file has number `next`, and `purge` has those that are to be deleted.
+    /// The next file gets number `next`; `purge` has the files to delete.
     pub fn new(next: u64, purge: Arc<PurgeQueue>) -> Self {
         let (deletions_off, new_tables) = (AtomicUsize::new(0), Arc::default());
         Self { numbers: FileNumbers::new(next), purge, deletions_off, new_tables }
@@ -48,7 +48,7 @@ impl Files {
         &self.numbers
     }
 
-    /// What tables are handed to when no version and no reader has them any more.
+    /// The queue for tables that no version and no reader uses any more.
     pub fn purge(&self) -> &Arc<PurgeQueue> {
         &self.purge
     }

@@ -10,7 +10,7 @@ use crate::db::files::Files;
 use crate::version::{FileMeta, NewTables, OpenTable, Version};
 
 impl Files {
-    /// Where a job notes what it writes.
+    /// Where a job records its outputs.
     pub fn new_tables(&self) -> Arc<NewTables> {
         Arc::clone(&self.new_tables)
     }

@@ -1,4 +1,4 @@
-//! Extra runs for tests: made of whole levels, as DF-compaction would leave them.
+//! Extra runs for tests, made of whole levels as DF-compaction would leave them.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::db::{AsColumnFamilyRef, CfState, Db};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::CompactionReason;
 
-/// Merges all of `from` (one level, or several neighbours) into a new extra run of `to`, and gives its id. For
+/// Merges all of `from` (one level, or several neighbouring ones) into a new extra run of `to`, and returns its id. For
 /// tests; waits until no compaction runs.
 ///
 /// # Errors
-/// `InvalidArgument` where the output would lie below older data than it holds, or above newer.
+/// `InvalidArgument` if the output would be below older data or above newer data than its own.
 pub fn merge_into_extra_run(db: &Db, cf: &impl AsColumnFamilyRef, from: &[usize], to: usize) -> Result<u64> {
     let (db, cf) = (&db.inner, &cf.as_cf().data);
     db.check_writable()?;
@@ -42,7 +42,7 @@ fn choose(c: &CfState, from: &[usize], to: usize) -> Result<Compaction> {
     let inputs = inputs_of_levels(version, from);
     let Some(top) = inputs.first().map(|(level, _)| *level) else { return refuse("there is nothing to merge") };
     let last = from.iter().max().copied().unwrap_or(top);
-    // A level's base run that stays must be below the output; what is between inputs and output must be empty.
+    // A remaining base run must be below the output; levels between inputs and output must be empty.
     if (top..to).any(|l| (!from.contains(&l) || l > last) && !version.levels[l].is_empty()) {
         return refuse("levels between the inputs and the output are not empty");
     }

@@ -320,7 +320,7 @@ impl DbInner {
                 c.front_mut().flush_ended(&part.runs, now, cpu);
             }
         }
-        // What was sealed meanwhile need not be due; in that case no caller waits for a flush any more.
+        // Memtables sealed in the meantime need not be due; then no caller waits for a flush any more.
         self.update_pressure(&state);
     }
 }

@@ -97,7 +97,7 @@ impl DbInner {
         Ok(())
     }
 
-    /// A flush is due and waits for a thread, or it has taken what is merged.
+    /// A flush is due and waits for a thread, or it has taken the memtables that are being merged.
     fn flush_goes_first(&self, cf: &CfData, merge: &IndexMerge) -> bool {
         // If the lock is taken, it is held only for a moment, and the next check comes soon.
         let Some(state) = self.state.try_lock() else { return false };

@@ -67,7 +67,7 @@ pub(crate) struct Jobs {
     threads: BTreeSet<Worker>,
     /// How many wait until nothing is due: for them writers rest.
     awaiting_rest: usize,
-    /// Since then a column family was found to have nothing to do: they are to be told.
+    /// Whether a column family was found to have no work since then, so that the waiters must be notified.
     rest_came: bool,
     /// See [`Moment::oldest_snapshot`](crate::compaction::strategy::aging::Moment).
     oldest_snapshot: SequenceNumber,
@@ -214,7 +214,7 @@ impl State {
 }
 
 impl CfState {
-    /// Computes anew what is due, after the version, the options, the running jobs or what levels may hold changed. The
+    /// Recomputes what is due, after a change of the version, the options, the running jobs or the sizes of levels. The
     /// scores determine how fast writers may go, so the caller must also call `update_pressure`.
     pub fn rescore(&mut self, oldest_snapshot: SequenceNumber) {
         let (level_factor, options) = (self.front().level_factor(), self.options());

@@ -42,7 +42,7 @@ pub(crate) struct Pending {
     /// At least one; the oldest first.
     jobs: Vec<Done>,
     edit: VersionEdit,
-    /// The tables that the edit brings, where they may be merged with others before.
+    /// The tables that the edit adds, if they may be merged with others before that.
     tables: Vec<Arc<FileMeta>>,
 }
 
@@ -155,7 +155,7 @@ impl DbInner {
         let e = Error::new(ErrorKind::Corruption, what);
         for j in pending.jobs {
             if j.caller.is_some() {
-                // The store's record of its jobs is wrong, whoever asked for this one.
+                // The store's record of its jobs is wrong, regardless of who requested this job.
                 self.set_background_error(BackgroundErrorReason::Compaction, "a compaction", &e);
             }
             self.ended(cf, &j.compaction, j.job, j.caller.as_ref(), Err(e.clone()), false);
@@ -167,7 +167,7 @@ impl DbInner {
         e.kind() == ErrorKind::ShutdownInProgress && !self.shutdown.load(Ordering::Acquire)
     }
 
-    /// Replaces what a merge of pending output read by what it wrote, or leaves it as it was.
+    /// Replaces the inputs of a merge of pending output by its result, or leaves them unchanged.
     pub(super) fn merge_ended(
         self: &Arc<Self>,
         cf: &Arc<CfData>,

@@ -47,8 +47,8 @@ pub(crate) fn run(db: &Arc<DbInner>) {
 }
 
 impl DbInner {
-    /// Gives the memory of memtables that are gone back to the system if no memtable asked for any for a while. `used`:
-    /// the uses seen, and when.
+    /// Returns the memory of deleted memtables to the system if no memtable has requested any for a while. `used`: the
+    /// number of uses seen, and when.
     fn give_memory_back(&self, used: &mut (u64, u64)) {
         let (uses, now) = (self.front.memory().uses(), self.opts.clock.monotonic_nanos());
         if uses != used.0 {

@@ -189,7 +189,7 @@ impl Db {
     }
 }
 
-/// Repeats `f` while it fails because a file is gone whose name was just read: the primary has replaced it.
+/// Repeats `f` while it fails because a file whose name was just read no longer exists: the primary has replaced it.
 fn retry<T>(f: &mut dyn FnMut() -> Result<T>) -> Result<T> {
     let mut rounds = 0;
     loop {
@@ -239,7 +239,7 @@ impl Secondary {
         ))
     }
 
-    /// Reads what is new. False when the primary has changed its tables meanwhile.
+    /// Reads new data. False if the primary has changed its tables in the meantime.
     fn read_all(&mut self, db: &DbInner) -> Result<bool> {
         self.read_manifest(db)?;
         self.open_tables(db)?;

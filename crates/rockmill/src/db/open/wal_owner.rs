@@ -214,7 +214,7 @@ pub(crate) enum Found {
 }
 
 impl Found {
-    /// They are where they are looked for, and those that the last opening noted must be there.
+    /// They are where they are expected, and those that the last opening noted must exist.
     pub fn is_here(&self) -> bool {
         matches!(self, Self::Here)
     }
@@ -267,7 +267,7 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
     let from = needed.as_ref().map_or(0, |needed| needed.range.start);
     let began = needed.zip(own.last_began(left)).filter(|(needed, began)| began.manifest == needed.manifest);
     let named = began.map(|(needed, began)| needed.named(Some(began))).unwrap_or_default();
-    // Somebody may have moved them to where they are looked for.
+    // Somebody may have moved them to the expected place.
     let missing = named.into_iter().find(|n| !wals.contains(n) && !here.contains(n));
     let any = seeker.follows || theirs.is_elsewhere(fs, path);
     let wal = if any { wals.first().copied() } else { needed_of(fs, &own.other, &wals, from) };

@@ -31,13 +31,13 @@ pub struct CompactionExplanation {
 /// One job.
 #[derive(Debug)]
 pub struct ExplainedJob {
-    /// What was picked.
+    /// The picked job.
     pub compaction: Compaction,
     /// What would be done; `None` if the tables are only moved to another level, or deleted.
     pub work: Option<ExplainedWork>,
 }
 
-/// What a job reads, by which rules it merges, and what it writes.
+/// The inputs of a job, the rules of its merge, and its outputs.
 #[derive(Debug)]
 pub struct ExplainedWork {
     /// Runs, rules, outputs and parts.
@@ -202,7 +202,7 @@ mod tests {
             explain_compact_range_cf_opt(&db, &cf, from, to, &options)
         };
         let force = BottommostLevelCompaction::ForceOptimized;
-        // Tables that nobody has read yet are opened.
+        // Tables that were not read yet are opened.
         drop(ask(None, None, force).unwrap());
         let before = fs.counts();
         let plan = ask(None, None, force).unwrap();

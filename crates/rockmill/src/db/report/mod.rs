@@ -55,7 +55,7 @@ pub(crate) struct StatusFile {
     ours: bool,
 }
 
-/// What was reported about an open database, and what is still to be reported.
+/// Which events of an open database were reported, and which are still to be reported.
 pub(crate) struct Reporting {
     opened_micros: u64,
     /// What the last text of counters said. A leaf lock.

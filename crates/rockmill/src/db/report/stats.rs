@@ -13,7 +13,7 @@ macro_rules! counters {
         }
 
         impl DbCounters {
-            /// Each counter with its name and what it counts.
+            /// Each counter with its name and meaning.
             pub(crate) fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
                 vec![$((stringify!($name), concat!($($doc),*), self.$name),)*]
             }
@@ -56,7 +56,7 @@ counters! {
     wal_bytes,
     /// Syncs of WALs.
     wal_syncs,
-    /// Wall time of syncs that writers asked for, in microseconds.
+    /// Wall time of syncs that writers requested, in microseconds.
     wal_sync_micros,
     /// Microseconds that writers waited or were delayed.
     stall_micros,

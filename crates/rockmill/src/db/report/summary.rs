@@ -37,7 +37,7 @@ impl Db {
         Ok(Self::summary(options, path)?.into_iter().map(|c| c.name).collect())
     }
 
-    /// The column families of a database that is not open, with what is needed to open them.
+    /// The column families of a database that is not open, with the data needed to open them.
     pub fn summary(options: &Options, path: impl AsRef<Path>) -> Result<Vec<DbSummary>> {
         let path = path.as_ref();
         check_is_readable(&options.db, path)?;

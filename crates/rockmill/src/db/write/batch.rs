@@ -78,7 +78,7 @@ impl WriteBatch {
         Self { rep, ..Self::default() }
     }
 
-    /// The encoded form, as it stands in the WAL.
+    /// The encoded form, as in the WAL.
     pub fn data(&self) -> &[u8] {
         self.rep.as_bytes()
     }
@@ -110,7 +110,7 @@ impl WriteBatch {
         self.save_points.push((self.rep.len_bytes(), self.rep.count(), self.refused.is_some(), self.family));
     }
 
-    /// Removes what was added since the last save point, and the save point. `NotFound` without one.
+    /// Removes the updates added since the last save point, and the save point. `NotFound` without one.
     pub fn rollback_to_save_point(&mut self) -> Result<()> {
         let (len, count, refused, family) = self.last_save_point()?;
         self.rep.truncate(len, count);
@@ -121,7 +121,7 @@ impl WriteBatch {
         Ok(())
     }
 
-    /// Forgets the last save point and keeps what was added since. `NotFound` without one.
+    /// Removes the last save point and keeps the updates added since. `NotFound` without one.
     pub fn pop_save_point(&mut self) -> Result<()> {
         self.last_save_point().map(drop)
     }

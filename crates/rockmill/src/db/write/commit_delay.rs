@@ -1,4 +1,4 @@
-//! When a group begins that is to be synced (as PostgreSQL's `commit_delay`, but set automatically).
+//! When a group that needs a sync begins (like PostgreSQL's `commit_delay`, but set automatically).
 //!
 //! Writers that sync, and come back at once with the next write, fall into two parties: while one party is synced, the
 //! other queues up. Then each group has half of the writers, and each write waits for two syncs. If a group waits until
@@ -25,7 +25,7 @@ const SKIPS_MAX: u32 = 64;
 /// The schedule explorer has no time, so there every group that may wait does so once.
 const TIMELESS: bool = cfg!(rockmill_shuttle);
 
-/// What is known of earlier synced groups.
+/// Measurements of earlier synced groups.
 #[derive(Debug, Default)]
 pub(crate) struct CommitDelay {
     /// How many there were.
@@ -57,7 +57,7 @@ pub(crate) struct Company {
 }
 
 impl Company {
-    /// True if all are there.
+    /// True if all have come.
     pub fn is_whole(&self, present: usize) -> bool {
         present >= self.expected
     }
@@ -124,7 +124,7 @@ impl CommitDelay {
         Some(Company { expected, seen: present, last, sync: self.sync, until: None })
     }
 
-    /// A group of so many begins that has waited.
+    /// A group that has waited starts, with `present` writers.
     pub fn has_waited(&mut self, company: Company, present: usize, now: Instant) {
         if company.pays(present, now) {
             (self.vain, self.skips) = (0, 0);
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(until, now + SYNC / 8);
         assert!(company.waits_on(3, now), "it was woken");
         assert!(!company.waits_on(3, until), "nobody came");
-        // Others may come one after the other, until a sync would have been over.
+        // Others may come one after another, until a sync would have been complete.
         let mut company = delay.company(1, 3, now).unwrap();
         for (present, part) in [(2, 1), (3, 2)] {
             company.sleep(now + SYNC * part / 10);
@@ -191,8 +191,8 @@ mod tests {
         assert!(delay.company(1, 0, now).is_some(), "it paid, and the next one tries");
     }
 
-    /// Writes a second that are synced, of `n` writers who need that long to come back, the later the more there are to
-    /// be woken, `waits` or not.
+    /// Simulates `n` writers, with or without waits, that need `back` to return, and longer the more of them are woken.
+    /// Returns synced writes per second.
     fn synced(waits: bool, n: usize, back: Duration) -> f64 {
         let (began, mut rng, mut delay) = (Instant::now(), fastrand::Rng::with_seed(7), CommitDelay::default());
         let (mut now, mut synced) = (began, 0);

@@ -29,7 +29,7 @@ pub(crate) struct InFlight {
     /// The newest sequence number that reads may see.
     visible: AtomicU64,
     groups: AtomicUsize,
-    /// The last sequence number of the newest. The leader's.
+    /// The last sequence number of the newest group. Only the leader uses it.
     newest: AtomicU64,
     inserted: Mutex<Vec<Inserted>>,
     /// True if there may be something in `inserted`.
@@ -50,7 +50,7 @@ struct Inserted {
 }
 
 impl InFlight {
-    /// With the sequence number up to which everything is visible from the beginning.
+    /// Everything up to `visible` is visible from the beginning.
     pub fn new(visible: SequenceNumber) -> Self {
         Self { visible: AtomicU64::new(visible), ..Self::default() }
     }
@@ -66,7 +66,7 @@ impl InFlight {
         self.visible.fetch_max(to, Ordering::AcqRel);
     }
 
-    /// What is visible in an instance without writers.
+    /// Sets what is visible in an instance without writers.
     pub fn set_visible(&self, to: SequenceNumber) {
         self.visible.store(to, Ordering::Release);
     }
@@ -82,23 +82,23 @@ impl InFlight {
 
     /// Makes a group visible. It must be its turn.
     fn show(&self, place: GroupSpan) {
-        // A group without updates has its turn beside the next one, and must not take that back. Release: a reader
-        // that sees this number sees every entry up to it.
+        // A group without updates has the same turn as the next one, and must not lower the number again. Release: a
+        // reader that sees this number sees every entry up to it.
         if place.next > place.first {
             self.visible.store(place.next - 1, Ordering::SeqCst);
         }
     }
 
-    /// True if another group is in flight. For the leader of one.
+    /// True if another group is in flight. For a group's leader.
     #[inline]
     pub(crate) fn has_others(&self) -> bool {
         self.groups.load(Ordering::Relaxed) > 1
     }
 
-    /// The last sequence number that was given away. For the leader.
+    /// The last sequence number that was assigned. For the leader.
     #[inline]
     pub fn newest(&self) -> SequenceNumber {
-        // Acquire: with none in flight, everything of them is visible.
+        // Acquire: if none is in flight, all of their changes are visible.
         match self.groups.load(Ordering::Acquire) {
             0 => self.visible(),
             _ => self.newest.load(Ordering::Relaxed),
@@ -112,8 +112,8 @@ impl InFlight {
         self.groups.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Makes a group visible that is inserted, when its turn comes, and tells its members. The error is that of an
-    /// earlier group which failed: later ones go with it, as their records leave the WAL together.
+    /// Makes an inserted group visible when its turn comes, and tells its members. The error is that of a failed
+    /// earlier group: later groups fail with it, because their records are removed from the WAL together.
     #[inline]
     pub(crate) fn publish(&self, place: GroupSpan, members: Vec<Arc<Slot>>) -> Result<()> {
         let members = match self.has_turn(place) {
@@ -165,7 +165,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// Called when a group is visible, or never will be: does the same for the groups whose turn has come by that.
+    /// Called when a group became visible or failed for ever: does the same for the groups whose turn has now come.
     #[inline]
     fn end(&self) {
         self.groups.fetch_sub(1, Ordering::SeqCst);

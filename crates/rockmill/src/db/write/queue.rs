@@ -6,14 +6,14 @@
 //! become visible in the order of the WAL (`in_flight.rs`). So the next leader logs while earlier groups insert.
 //!
 //! **No writer is woken to lead** unless all of them sleep. When leadership becomes free, a writer that is running
-//! takes it, together with the batches of the writers that have waited longest. Those cannot starve, because they
-//! always come along, and no switch of threads is needed while there are many more writers than cores. A barrier (a
-//! memtable switch, a flush, a sync of the WAL) can join no group. It is handed leadership when it is at the front of
-//! the queue, and so is a writer in a listener's call.
+//! takes it, together with the batches of the writers that have waited longest. They cannot starve, because they always
+//! come along. No switch of threads is needed while there are many more writers than cores. A barrier (a memtable
+//! switch, a flush, a sync of the WAL) cannot join a group. It gets leadership when it is at the front of the queue; so
+//! does a writer in a listener's call.
 //!
 //! **A waiting writer** first spins, then yields to other threads for some tens of microseconds, then sleeps; if its
 //! group is to be synced it sleeps at once. A writer that is awake when its group is logged inserts its own batch; the
-//! leader inserts the batches that are left. `turn.rs` says how long a writer that need not wait goes on.
+//! leader inserts the batches that are left. `turn.rs` decides how long a writer that need not wait continues.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -34,8 +34,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Backoff, Mutex, MutexGuard};
 
-/// The largest group by this is a small batch. A leader with a small batch takes at most as much along as that, so that
-/// small writes do not wait for large ones (RocksDB's rule).
+/// A batch of up to the largest group's size divided by this is small. A leader with a small batch adds at most this
+/// much to its group, so that small writes do not wait for large ones (RocksDB's rule).
 const SMALL_BATCH_PART: usize = 8;
 
 /// In the queue.

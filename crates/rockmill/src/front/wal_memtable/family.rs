@@ -359,7 +359,7 @@ impl FamilyFront {
     /// A flush begins: returns everything that is sealed, and the reason. No flush may run.
     pub fn take_sealed(&mut self) -> (SealedRuns, FlushReason) {
         (self.flushing, self.taken) = (true, self.sealed.len());
-        // Memtables sealed from now on are not part of what was asked for: they wait until they are due themselves.
+        // Memtables sealed from now on are not part of the request: they wait until they are due themselves.
         self.flush_requested = false;
         let runs = SealedRuns::of(self.sealed.iter().map(|s| s.table.clone()).collect());
         (runs, std::mem::replace(&mut self.flush_reason, FlushReason::WriteBufferFull))
@@ -405,7 +405,7 @@ impl FamilyFront {
     pub fn flush_ended(&mut self, runs: &SealedRuns, now: Seconds, cpu: Seconds) {
         (self.flushing, self.taken) = (false, 0);
         let done = self.sealed.front().is_none_or(|s| runs.tables().iter().all(|t| !t.is(&s.table)));
-        // After a failure all of it is due again, whatever was asked for.
+        // After a failure, all of it is due again, regardless of requests.
         self.flush_requested |= !done;
         self.flush_pace.end(now, done.then_some(cpu));
         self.flush_reported_up_to = runs.ids().fold(self.flush_reported_up_to, u64::max);

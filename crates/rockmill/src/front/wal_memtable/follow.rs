@@ -111,7 +111,7 @@ impl Followed {
         self.families.values().map(|f| f.log_number).min().map_or(u64::MAX, |oldest| oldest.max(self.bound))
     }
 
-    /// Forgets what is in tables.
+    /// Forgets data that is in tables.
     pub fn forget_flushed(&mut self) {
         for family in self.families.values_mut() {
             // The log number of a column family without data is not advanced.
@@ -152,7 +152,7 @@ impl Followed {
         self.read.values().map(|log| log.last_sequence).max().unwrap_or(0)
     }
 
-    /// Reads what is new. False if a log was deleted after its name was read.
+    /// Reads new data. False if a log was deleted after its name was read.
     pub fn read(&mut self, front: &WalMemtable) -> Result<bool> {
         let list = || {
             let names = front.fs.list_dir(&front.dir);

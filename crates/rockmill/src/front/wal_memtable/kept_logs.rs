@@ -97,7 +97,7 @@ impl ReplayedLogs {
         }
     }
 
-    /// Waits for the thread, if there is one, and notes what it found.
+    /// Waits for the thread, if there is one, and records its results.
     fn take_answer(&mut self) {
         let Some(Asking { logs, thread, .. }) = self.asking.take() else { return };
         // If it panicked, nothing is known: its logs are rewritten.
@@ -230,7 +230,7 @@ fn open_synced(fs: &dyn FileSystem, log: &Replayed) -> Option<Arc<dyn RandomAcce
     (file.reads_device() && file.size() == log.hashes.bytes()).then_some(file)
 }
 
-/// Reads logs directly, and compares them with what was replayed.
+/// Reads logs directly, and compares them with the replayed data.
 fn compare(io: &BatchIo, logs: &[(&Replayed, &Arc<dyn RandomAccessFile>)], stop: &AtomicBool) -> io::Result<Vec<bool>> {
     let mut plan = ReadPlan::new();
     for (log, file) in logs {

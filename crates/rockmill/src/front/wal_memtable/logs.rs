@@ -1,4 +1,4 @@
-//! Which logs exist, which may be deleted, and what has to be flushed before that.
+//! Which logs exist, which may be deleted, and what must be flushed before that.
 //!
 //! A log is deleted when every column family's data in it is in tables that the MANIFEST names, and the MANIFEST says
 //! so (`min_log_number_to_keep`). Log numbers are not enough, because that of a column family without data is not
@@ -31,7 +31,7 @@ struct LiveLog {
     left_bytes: u64,
 }
 
-/// The log in use, after the write leader has asked for an empty one.
+/// The log in use, after the write leader has requested an empty one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LogTurn {
     /// The present log was empty, and stays in use.
@@ -51,7 +51,7 @@ impl Logs {
         self.bound
     }
 
-    /// The MANIFEST says it now.
+    /// The MANIFEST records it.
     pub fn raise_bound(&mut self, bound: u64) {
         self.bound = self.bound.max(bound);
     }
@@ -87,7 +87,7 @@ impl Logs {
         self.live.front().map_or(0, |log| log.number)
     }
 
-    /// The one in use: what is written from now on goes to it or a later one. 0 before there is one.
+    /// The log in use: all further writes go to it or a later one. 0 before there is one.
     pub fn newest(&self) -> u64 {
         self.live.back().map_or(0, |log| log.number)
     }
@@ -141,7 +141,7 @@ impl Logs {
     }
 }
 
-/// What has to be flushed so that the oldest log can be deleted.
+/// The flushes that are necessary before the oldest log can be deleted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogRelease {
     /// Column families whose active memtable keeps it, and has to be sealed.

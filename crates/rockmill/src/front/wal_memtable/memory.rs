@@ -150,12 +150,12 @@ impl FrontMemory {
         }
     }
 
-    /// How often memory was taken from what is kept, or came back.
+    /// How often memory was taken from the kept memory, or returned to it.
     pub fn uses(&self) -> u64 {
         self.pool.as_ref().map_or(0, |pool| pool.uses())
     }
 
-    /// Gives what is kept back to the system.
+    /// Returns the kept memory to the system.
     pub fn give_back(&self) {
         if let Some(pool) = &self.pool {
             pool.clear();

@@ -1,5 +1,5 @@
-//! How a flush reads what was sealed: it reads values that are in logs through its job's ring if there is one,
-//! otherwise with plain calls.
+//! How a flush reads sealed memtables: it reads values in logs through its job's ring if there is one, otherwise with
+//! plain calls.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ pub(crate) struct ReadMeans<'a> {
 /// How it reads. It must be dropped before the ring.
 #[derive(Default)]
 pub(crate) struct SealedReads {
-    /// Where there are values in logs.
+    /// Used if there are values in logs.
     logs: Option<LogReads>,
     /// Memory of plain reads in flight. Windows are counted as they grow.
     _in_flight: Option<Share>,
@@ -41,7 +41,7 @@ impl SealedReads {
         self.logs.as_ref()
     }
 
-    /// What was read from logs so far.
+    /// Values read from logs so far.
     pub fn counts(&self) -> LogReadCounts {
         self.logs.as_ref().map_or_else(LogReadCounts::default, |reads| *reads.counts.lock())
     }
@@ -53,7 +53,7 @@ impl SealedRuns {
         self.tables().iter().filter(|table| table.log_values().is_some()).count()
     }
 
-    /// Bytes that its reads in flight want; 0 where no value is in a log.
+    /// Bytes that its reads in flight want; 0 if no value is in a log.
     pub fn read_memory(&self) -> usize {
         LogReads::memory_for(self.with_values_in_logs())
     }

@@ -119,14 +119,14 @@ impl FrontView {
         std::iter::once(stats_of(&self.active)).chain(self.sealed.iter().map(stats_of_sealed)).sum()
     }
 
-    /// About how many entries lie between two internal keys, and their bytes.
+    /// Approximate number of entries between two internal keys, and their bytes.
     pub fn approximate_stats(&self, start: &[u8], end: &[u8]) -> (u64, u64) {
         let sealed = self.sealed.iter().map(|table| table.approximate_stats(start, end));
         sealed.fold(self.active.approximate_stats(start, end), |a, b| (a.0 + b.0, a.1 + b.1))
     }
 }
 
-/// Sealed memtables of one column family: the sorted input of a flush. Nothing is added to them any more.
+/// Sealed memtables of one column family: the sorted input of a flush. They do not change any more.
 #[derive(Clone)]
 pub(crate) struct SealedRuns {
     /// Oldest first.

@@ -29,11 +29,11 @@ pub(crate) struct WalWriter {
     merged: Option<BatchRep>,
     /// True while something in the file is not durable.
     unsynced: bool,
-    /// Records are kept in the file's buffer until `flush` (the option `manual_wal_flush`).
+    /// Keep records in the file's buffer until `flush` (the option `manual_wal_flush`).
     gathers: bool,
     /// The file may be reused for a later WAL, so its records have the long headers.
     recyclable: bool,
-    /// How the file is now made longer than its contents, which begins with the first sync; `None` if it never is.
+    /// How the file is currently made longer than its contents, from the first sync on; `None` if it never is.
     ahead: Option<Ahead>,
     /// The durable length, and how many bytes recent syncs made durable, on average.
     synced: (u64, u64),
@@ -327,7 +327,7 @@ impl WalWriter {
         Ok(())
     }
 
-    /// Called when so much was appended since the last sync that there may be no further one.
+    /// Called when so much was appended since the last sync that there may not be another one.
     fn stop_looking_ahead(&mut self) {
         self.file.extend_ahead(Ahead::No);
         self.ahead = Some(Ahead::No);
@@ -463,7 +463,7 @@ impl Wal {
         self.size() > self.room.load(Ordering::Relaxed)
     }
 
-    /// Makes `fresh` the WAL in use and returns the one before.
+    /// Makes `fresh` the WAL in use and returns the previous one.
     pub fn begin(&self, current: &mut Option<WalWriter>, fresh: WalWriter) -> Option<WalWriter> {
         let _ = self.first.compare_exchange(0, fresh.number, Ordering::AcqRel, Ordering::Acquire);
         self.number.store(fresh.number, Ordering::Release);

@@ -1,4 +1,4 @@
-//! WAL files: where they are, which exist, and what happens to those that are not needed any more.
+//! WAL files: where they are, which ones exist, and what happens to obsolete ones.
 //!
 //! An obsolete WAL is deleted or, with `recycle_log_file_num`, used again. With `WAL_ttl_seconds` or
 //! `WAL_size_limit_MB` it moves to `archive/` in the WAL directory instead, for readers of `Db::get_updates_since`,
@@ -47,7 +47,7 @@ pub enum WalFileType {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WalFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// Its number: later WALs have larger ones.
     pub log_number: u64,
@@ -55,7 +55,7 @@ pub struct WalFile {
     pub file_type: WalFileType,
     /// Sequence number of its first update.
     pub start_sequence: u64,
-    /// Its length when it was looked at, in bytes.
+    /// Its length in bytes when it was listed.
     pub size: u64,
 }
 
@@ -108,7 +108,7 @@ pub(crate) fn has_updates(fs: &dyn FileSystem, path: &Path, number: u64) -> io::
 pub(super) struct Retention {
     /// Archived ones are deleted this long after their last write; 0: not because of their age.
     ttl_seconds: u64,
-    /// As many are archived as fit; 0: no limit by size. Without both limits none is archived.
+    /// As many are archived as fit; 0: no limit by size. Without either limit, none is archived.
     archive_mib_max: u64,
     /// How many are kept for reuse. Opening has set the option to 0 if other options exclude it.
     recycled_max: usize,

@@ -53,7 +53,7 @@ pub struct LeftOut {
     pub deletes: u64,
     /// Bytes of their internal keys and of their values.
     pub data_size: u64,
-    /// Bytes of values in logs to which nothing refers any more.
+    /// Bytes of values in logs that are no longer referenced.
     pub bytes_in_logs: u64,
 }
 
@@ -279,7 +279,7 @@ struct Part<'a> {
 /// What a thread uses again for each part.
 #[derive(Default)]
 struct Scratch<'a> {
-    /// What is gathered, and what it is merged into.
+    /// The gathered items, and the result of merging them.
     items: [Vec<Item<'a>>; 2],
     /// Where each input's items end.
     ends: Vec<usize>,
@@ -446,7 +446,7 @@ impl<'a> Build<'a, '_> {
         }
     }
 
-    /// Takes entries from what was merged before.
+    /// Takes entries from the previous merge.
     fn take(&self, all: &'a SortedEntries, table: &MergedMemTable, places: Range<usize>, out: &mut Vec<Item<'a>>) {
         let known = table.index.prefixes().same_as(&self.prefixes).then(|| table.index.all());
         for at in places {
@@ -501,7 +501,7 @@ impl<'a> Build<'a, '_> {
         out.extend_from_slice(&right[r..]);
     }
 
-    /// Removes what no reader sees.
+    /// Removes entries that no reader sees.
     fn leave_out(&self, items: &mut Vec<Item<'a>>, left_out: &mut LeftOut) {
         let mut previous: Option<Item<'a>> = None;
         // Entries of the present user key from this sequence number on are replaced by a newer one.

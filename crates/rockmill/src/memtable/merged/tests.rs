@@ -21,7 +21,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 
 static NO_FILTER: MemTableFilter = MemTableFilter { bytes: 0, whole_keys: false, prefixes: None };
 
-/// Nobody reads at less than `visible`, but at the snapshots.
+/// Readers read at `visible` or later, or at the snapshots.
 fn plan<'a>(visible: u64, snapshots: &'a [u64], threads: usize) -> MergePlan<'a> {
     MergePlan { visible, snapshots, threads, filter: &NO_FILTER, manager: None, stop: &|| false }
 }
@@ -58,7 +58,7 @@ fn entries(table: &SealedTable) -> Vec<(Vec<u8>, Vec<u8>)> {
     out
 }
 
-/// What is in a table.
+/// The contents of a table.
 fn model_of(table: &SealedTable) -> Model {
     let versions = entries(table).into_iter().map(|(key, value)| {
         let parsed = ParsedInternalKey::parse(&key).unwrap();
@@ -89,7 +89,7 @@ fn get(tables: &[SealedTable], key: &[u8], snapshot: u64) -> Seen {
     Seen { operands: operands.into_iter().map(|o| o.into_vec()).collect(), base: base.map(|b| b.into_vec()) }
 }
 
-/// Figures, order and both directions of a table.
+/// Checks a table's counts, its order, and both directions.
 fn check_itself(table: &SealedTable, cmp: &InternalKeyComparator) {
     let forward = entries(table);
     assert!(forward.windows(2).all(|w| cmp.compare(&w[0].0, &w[1].0).is_lt()));
@@ -114,8 +114,8 @@ fn check_itself(table: &SealedTable, cmp: &InternalKeyComparator) {
     assert!(model.entries.iter().all(|e| e.1 >= table.first_sequence()));
 }
 
-/// Histories of all kinds of entries, cut into memtables that are merged again and again while snapshots come and go:
-/// every read that there can be sees the same as before, entry by entry and through lookups.
+/// Histories of all kinds of entries, split into memtables that are merged again and again while snapshots come and go.
+/// Every possible read sees the same as before, entry by entry and through lookups.
 #[test]
 fn merges_of_merges_show_every_reader_the_same() {
     let rounds = if cfg!(miri) { 1 } else { 150 };
@@ -133,7 +133,7 @@ fn merges_of_merges_show_every_reader_the_same() {
             let history = random_history(&mut rng, &mut last, writes, &mut alive);
             tables.insert(0, fill(id, &cmp, &history));
             truth = truth.plus(&history);
-            // A snapshot that is taken now sees what is visible now, which need not be all that was written.
+            // A snapshot taken now sees what is visible now, which may be less than all that was written.
             let behind = if rng.bool() { 0 } else { rng.u64(0..=writes as u64 / 4) };
             visible = (last - behind).max(visible);
             if rng.u8(0..3) > 0 && snapshots.last().is_none_or(|s| *s < visible) {
@@ -158,7 +158,7 @@ fn merges_of_merges_show_every_reader_the_same() {
                 check_itself(&table, &cmp);
                 tables.splice(of, [table]);
             }
-            // All that can be read: the snapshots, and from what is visible on.
+            // All possible readers: the snapshots, and everything from the visible number on.
             let mut readers = snapshots.clone();
             readers.extend((0..4).map(|_| rng.u64(visible..=last)));
             readers.push(visible);
@@ -174,7 +174,7 @@ fn merges_of_merges_show_every_reader_the_same() {
     assert!(gone > 100 || cfg!(miri), "only {gone} entries were left out");
 }
 
-/// An order that is neither of the built-in ones: by length, then bytes.
+/// A custom order: by length, then bytes.
 fn by_length() -> Arc<dyn Comparator> {
     let order = |a: &[u8], b: &[u8]| -> KeyOrdering { a.len().cmp(&b.len()).then_with(|| a.cmp(b)) };
     Arc::new(FnComparator::new("test.ByLength", Box::new(order)))
@@ -201,7 +201,8 @@ fn random_key(rng: &mut fastrand::Rng, common: &[u8]) -> Vec<u8> {
     key
 }
 
-/// The sequence against a sorted vector, in three orders, with and without a common prefix; by one thread and several.
+/// Compares seeks and steps with a sorted vector, in three orders, with and without a common prefix, with one thread
+/// and several.
 #[test]
 fn seeks_and_steps_agree_with_a_sorted_vector() {
     let rounds = if cfg!(miri) { 3 } else { 60 };
@@ -225,7 +226,7 @@ fn seeks_and_steps_agree_with_a_sorted_vector() {
             inputs.insert(0, SealedTable::Plain(Arc::new(table)));
         }
         model.sort_by(|a, b| cmp.compare(&a.0, &b.0));
-        // Nothing is judged: it is above what is visible.
+        // Nothing is dropped: everything is above the visible number.
         let sizes = any_sizes(&mut rng);
         let build = |inputs: &[SealedTable], threads| merge(inputs, &plan(0, &[], threads), sizes).0;
         let table = build(&inputs, 1);
@@ -271,7 +272,7 @@ fn seeks_and_steps_agree_with_a_sorted_vector() {
     }
 }
 
-/// Of versions of one key, newest first, each in a memtable of its own: which stay.
+/// The versions of one key, newest first, each in its own memtable, that survive a merge.
 fn survivors(versions: &[(u64, ValueType)], snapshots: &[u64], visible: u64) -> Vec<u64> {
     let cmp = InternalKeyComparator::default();
     let table = |&(seq, value_type): &(u64, ValueType)| {
@@ -290,7 +291,7 @@ fn what_is_left_out() {
     assert_eq!(survivors(&[(3, Value), (2, Value), (1, Value)], &[], ALL), [3]);
     assert_eq!(survivors(&[(3, Value), (2, Merge), (1, Deletion)], &[], ALL), [3]);
     assert_eq!(survivors(&[(3, Deletion), (2, Value), (1, Merge)], &[], ALL), [3], "what is below may need it");
-    // An operand needs what is under it, down to the first value or deletion.
+    // An operand needs the entries below it, down to the first value or deletion.
     assert_eq!(survivors(&[(4, Merge), (3, Merge), (2, Value), (1, Value)], &[], ALL), [4, 3, 2]);
     assert_eq!(survivors(&[(5, Value), (4, Merge), (3, Value), (2, Merge), (1, Value)], &[4], ALL), [5, 4, 3]);
     // A snapshot sees the newest version up to its own number.
@@ -298,11 +299,11 @@ fn what_is_left_out() {
         assert_eq!(survivors(&[(3, Value), (2, Value), (1, Value)], &[snapshot], ALL), left, "{snapshot}");
     }
     assert_eq!(survivors(&[(9, Value), (7, Value), (5, Value), (3, Value), (1, Value)], &[3, 4, 6], ALL), [9, 5, 3]);
-    // What is not visible to all is neither left out nor a reason for it.
+    // An entry that is not visible to all is neither dropped nor a reason to drop others.
     assert_eq!(survivors(&[(3, Value), (2, Value), (1, Value)], &[], 2), [3, 2]);
     assert_eq!(survivors(&[(3, Value), (2, Value), (1, Value)], &[], 1), [3, 2, 1]);
     assert_eq!(survivors(&[(3, Value), (2, Value), (1, Value)], &[3], 3), [3]);
-    // Single deletions stay, and so does what only they are over.
+    // Single deletions stay, and so do entries that only they hide.
     assert_eq!(survivors(&[(2, SingleDeletion), (1, Value)], &[], ALL), [2, 1]);
     assert_eq!(survivors(&[(3, Value), (2, SingleDeletion)], &[], ALL), [3, 2]);
     assert_eq!(survivors(&[(3, Value), (2, SingleDeletion), (1, Value)], &[], ALL), [3, 2]);
@@ -330,7 +331,7 @@ fn range_tombstones_of_all_inputs_cover_together() {
     assert_eq!((value(b"c", 4), value(b"c", 5)), (Some(b"4".to_vec()), None));
     assert_eq!((value(b"x", 4), value(b"x", 5), value(b"x", 6)), (Some(b"2".to_vec()), None, Some(b"6".to_vec())));
     assert_eq!(value(b"x", 7), None);
-    // The lookup leaves the tombstone for older places.
+    // The lookup carries the tombstone on to older places.
     let mut ctx = GetContext::new(b"y");
     table[0].get(InternalKey::new(b"y", 9, VALUE_TYPE_FOR_SEEK).as_bytes(), &mut ctx);
     assert_eq!(ctx.max_covering, 7);
@@ -439,7 +440,7 @@ fn the_memory_is_the_inputs_and_its_own() {
     let plan = MergePlan { manager: Some(&manager), ..plan(MAX_SEQUENCE, &[], 1) };
     let (merged, left_out) = merge(&inputs, &plan, Sizes::USUAL);
     assert_eq!(left_out.entries, 100);
-    // 16 bytes an entry, a sixteenth of 8 in the level above, and what begins at a cache line or fills one.
+    // 16 bytes per entry, a sixteenth of 8 bytes in the level above, and padding to cache lines.
     let own = merged.own_memory_usage();
     assert!((1600..1600 + 3 * 8 * 32).contains(&own), "{own}");
     assert_eq!(manager.get_usage(), of_inputs + own);
@@ -457,7 +458,7 @@ fn the_memory_is_the_inputs_and_its_own() {
     assert_eq!(manager.get_usage(), 0);
 }
 
-/// A merged memtable has tombstones and a filter of its own: those of its inputs go with their last reader.
+/// A merged memtable has its own tombstones and filter; those of its inputs are freed with their last reader.
 #[test]
 fn filters_and_tombstones_of_inputs_are_charged_until_their_readers_go() {
     let cmp = InternalKeyComparator::default();
@@ -515,7 +516,7 @@ fn a_filter_leaves_lookups_and_seeks_out() {
     assert_eq!(lands(false, b"keX2"), (true, false, false));
 }
 
-/// How a test reads values in logs: through a ring whose reads happen in any order.
+/// Reads values in logs through a ring whose reads complete in any order.
 fn log_reads(fs: &MemFileSystem) -> LogReads {
     let limits = BatchLimits { memory_bytes: 1 << 20, huge_pages: false, ..BatchLimits::default() };
     let io = fs.batch_io(BatchKind::Uring, &limits).unwrap();
@@ -523,14 +524,14 @@ fn log_reads(fs: &MemFileSystem) -> LogReads {
     LogReads { io, throttle: None, together: 1, memory: 1 << 20, windows, counts: Arc::default() }
 }
 
-/// What stands in an index table is not the value: every way to it resolves it, and figures are those of values.
+/// An index table stores slots, not values: every access resolves them, and counts refer to the values.
 #[test]
 fn merged_index_tables_give_values_and_not_their_slots() {
     let cmp = InternalKeyComparator::default();
     let fs = MemFileSystem::new();
     let path = Path::new("/log");
     let mut log = fs.create(path, WriteOptions::default()).unwrap();
-    // As in the first block of a log, behind a header.
+    // As in the first block of a log, after a header.
     log.append(&[b'x'; 2000]).unwrap();
     log.flush().unwrap();
     let file = |number| {
@@ -556,7 +557,7 @@ fn merged_index_tables_give_values_and_not_their_slots() {
     };
     let inputs = [table(2, &second), table(1, &first)];
     let (merged, left_out) = merge(&inputs, &plan(1000, &[], 2), Sizes::SMALL);
-    // Every second of the older one's 40 keys is in the newer one, too; every third has a value in a log.
+    // Every second of the older table's 40 keys is also in the newer table; every third key has a value in a log.
     assert_eq!((left_out.entries, left_out.bytes_in_logs), (20, 7 * 500), "{left_out:?}");
     let mut logs = merged.log_values().expect("an index table").numbers();
     logs.sort_unstable();
@@ -567,7 +568,7 @@ fn merged_index_tables_give_values_and_not_their_slots() {
         let both = |tables: &[SealedTable]| get(tables, &[b'k', key], 1000);
         assert_eq!(both(std::slice::from_ref(&merged)), both(&inputs), "{key}");
     }
-    // As a flush reads it, from several places, and as an iterator that is asked to prepare values.
+    // As a flush reads it, from several places, and as an iterator that prepares values on demand.
     let want = entries(&merged);
     assert!(want.iter().any(|(_, value)| value[..] == [b'x'; 500]) && want.iter().any(|(_, v)| v == b"inline"));
     let (mut ahead, mut unprepared) = (merged.iter_all(Some(&log_reads(&fs))), merged.iter_unprepared());
@@ -587,7 +588,7 @@ fn merged_index_tables_give_values_and_not_their_slots() {
     assert_eq!(merged.filled_memory(), inputs.iter().map(SealedTable::memory_usage).sum::<usize>());
 }
 
-/// What a flush's windows have is counted while they have it, also what is larger than a window should be.
+/// The memory of a flush's windows is counted while they use it, also if a value is larger than a window.
 #[test]
 fn the_memory_of_windows_is_counted() {
     let fs = MemFileSystem::new();
@@ -604,7 +605,7 @@ fn the_memory_of_windows_is_counted() {
     }
     let table = SealedTable::Plain(Arc::new(table));
     let counted = || sum.load(Ordering::Relaxed);
-    // Two tables at once, as a flush has them.
+    // Two tables at once, as in a flush.
     let (mut one, mut two) = (table.iter_all(Some(&reads)), table.iter_all(Some(&reads)));
     assert_eq!(counted(), 0);
     for (it, others) in [(&mut one, 0), (&mut two, 1)] {
@@ -623,7 +624,7 @@ fn the_memory_of_windows_is_counted() {
     assert!(counted() > 0);
     drop(two);
     assert_eq!(counted(), 0);
-    // As many reads in flight of each table as there should be, and a slot for what is taken.
+    // Each table has the intended number of reads in flight, plus a slot for the value being taken.
     for (together, depth) in [(1, 64), (2, 32), (16, 4), (32, 2), (40, 2)] {
         assert_eq!(LogReads::memory_for(together), together * Pieces::memory_in_flight(depth), "{together}");
     }

@@ -11,7 +11,7 @@ fn queues(merge: usize, flush_bytes: u64) -> IndexQueues {
     IndexQueues { merge, flush_bytes, room: 1.0, behind: false }
 }
 
-/// Looks once a second for so long; gives each change.
+/// Decides once a second for `seconds` seconds; returns each change.
 fn watch(s: &mut IndexSchedule, from: u32, seconds: u32, q: IndexQueues) -> Vec<(u32, Short, usize, u64)> {
     let all = (from..from + seconds).filter_map(|t| Some((t, s.decide(q, f64::from(t))?)));
     all.map(|(t, c)| (t, c.short, c.now.merge, c.now.flush_bytes)).collect()
@@ -21,7 +21,7 @@ fn watch(s: &mut IndexSchedule, from: u32, seconds: u32, q: IndexQueues) -> Vec<
 fn queues_that_keep_up_change_nothing_for_a_minute() {
     let mut s = IndexSchedule::new(GIVEN);
     assert_eq!(s.now(), GIVEN);
-    // As long as the trigger, and 3 lots of tables: neither is over its bound.
+    // A queue as long as the trigger, and 3 batches of tables: neither exceeds its bound.
     assert_eq!(watch(&mut s, 0, 60, queues(3, 96)), []);
     assert_eq!(watch(&mut s, 60, 200, queues(3, 48)), [(60, Short::Nothing, 2, 16)], "bounded");
 }
@@ -33,7 +33,7 @@ fn a_core_that_is_short_gets_fewer_merges_and_more_flushes_up_to_a_bound() {
     let want = [(0, Short::Core, 4, 16), (1, Short::Core, 6, 16), (2, Short::Core, 8, 16)];
     assert_eq!(changes, want);
     assert_eq!(s.decide(queues(12, 0), 31.0), None, "8 tables are merged at a time now: 12 are not too many");
-    // Step by step back, when all is calm.
+    // Back step by step, while nothing is short.
     let back = watch(&mut s, 32, 1000, queues(0, 0));
     assert_eq!(back.iter().map(|c| c.2).collect::<Vec<_>>(), [6, 4, 2]);
     assert!(back.windows(2).all(|w| w[1].0 - w[0].0 == 60), "{back:?}");
@@ -65,7 +65,7 @@ fn a_change_is_given_time_to_work() {
     assert_eq!(s.decide(queues(100, 0), 1.0).map(|c| c.now), Some(Triggers { merge: 6, flush_bytes: 16 }));
 }
 
-/// What relieves the one fills the other: if each answer were given, the next would take it back.
+/// Relieving one resource loads the other: if each decision took effect, the next would undo it.
 #[test]
 fn a_core_and_the_device_that_are_short_in_turn_are_both_short() {
     let mut s = IndexSchedule::new(GIVEN);
@@ -84,7 +84,7 @@ fn bounds_that_are_near_are_a_device_that_is_short() {
     let near = |room| IndexQueues { room, ..queues(0, 1) };
     assert_eq!(s.decide(near(ROOM_END), 0.0), None);
     assert_eq!(s.decide(near(0.2), 1.0).map(|c| c.short), Some(Short::Device));
-    // As long as it is so, nothing is idle, whatever the length of the queue.
+    // While this lasts, nothing counts as idle, whatever the length of the queue.
     assert_eq!(s.decide(near(0.2), 2.0).map(|c| c.level_factor), Some(4));
     assert!((3..200).all(|t| s.decide(near(0.2), f64::from(t)).is_none()));
 }
@@ -95,7 +95,7 @@ fn compactions_that_are_behind_are_a_device_that_is_short() {
     let late = IndexQueues { behind: true, ..queues(0, 1) };
     assert_eq!(s.decide(late, 0.0).map(|c| (c.short, c.level_factor)), Some((Short::Device, 2)));
     assert_eq!(s.decide(late, 1.0).map(|c| c.level_factor), Some(4));
-    // As long as it is so, flushes become no smaller, although they keep up.
+    // While this lasts, flushes do not become smaller, although they keep up.
     assert!((2..200).all(|t| s.decide(late, f64::from(t)).is_none()));
     assert_eq!(watch(&mut s, 200, 70, queues(0, 1))[0].1, Short::Nothing);
 }
@@ -151,26 +151,26 @@ fn writers_feel_the_pace_where_both_are_short_and_near_the_bounds() {
     assert_eq!(later, [1.0, 0.0], "both were lately");
 }
 
-/// A column family with index tables of 8 MB that each stand for 100 MB. Merges and flushes have a thread each.
+/// A column family with index tables of 8 MB, each for 100 MB of data. Merges and flushes have one thread each.
 struct Model {
     schedule: IndexSchedule,
     flush_pace: FlushPace,
     now: f64,
-    /// Tiers and how many were filled, oldest first.
+    /// Full tables, oldest first: the tier, and how many filled tables each stands for.
     full: VecDeque<(u32, f64)>,
-    /// MB of data in the table that is filled.
+    /// MB of data in the active table.
     filled: f64,
-    /// So many of the oldest are flushed, and MB that are left of it.
+    /// The running flush: how many of the oldest tables, and the remaining MB.
     flush: Option<(usize, f64)>,
-    /// First, number, and work that is left.
+    /// The running merge: first table, number of tables, and remaining work.
     merge: Option<(usize, usize, f64)>,
     /// When the oldest data began to wait.
     since: f64,
-    /// All of the pace is felt all the time.
+    /// The pace applies in full at all times.
     always: bool,
 }
 
-/// What is wanted and what can be done in a second.
+/// Demand and capacity per second.
 #[derive(Clone, Copy)]
 struct Rates {
     /// MB that writers want to write.
@@ -223,7 +223,7 @@ impl Model {
         self.full.iter().map(|(_, filled)| filled * DATA).sum()
     }
 
-    /// Tables of one tier in a row that no flush has: first and number, oldest first.
+    /// Rows of consecutive tables of one tier that no flush has: first table and number, oldest first.
     fn rows(&self) -> Vec<(usize, usize)> {
         let mut rows: Vec<(usize, usize)> = Vec::new();
         for i in self.flush.map_or(0, |(taken, _)| taken)..self.full.len() {
@@ -298,7 +298,7 @@ impl Model {
                 Some((_, left)) => *left -= rates.flush * dt,
                 None if due => {
                     self.flush_pace.begin(self.now, self.waiting());
-                    // A merge of what it takes is useless.
+                    // A merge of tables that the flush takes is useless.
                     (self.flush, self.merge) = (Some((self.full.len(), self.waiting())), None);
                 }
                 None => {}
@@ -324,7 +324,7 @@ impl Model {
             seen.change = change.or(seen.change);
             (seen.memory, seen.logs) = (seen.memory.max(self.memory()), seen.logs.max(logs));
         }
-        // The table that is filled when the memory is full, and a step.
+        // Allows for the active table when the memory is full, and for one step.
         assert!(seen.memory <= MEMORY_MAX + TABLE && seen.logs <= CAPACITY + rates.wish * dt, "{seen:?}");
         seen
     }
@@ -338,8 +338,8 @@ fn mean(seconds: &[Second]) -> f64 {
     seconds.iter().map(|s| s.written).sum::<f64>() / seconds.len() as f64
 }
 
-/// Writers who want more than flushes take in, with merges that keep up and merges that do not: they get what flushes
-/// take in, evenly, are not stopped, and the triggers come to rest.
+/// Writers demand more than flushes can write, with merges that keep up and merges that do not. They get the flush rate
+/// evenly, are not stopped, and the triggers become stable.
 #[test]
 fn nothing_swings_where_writers_want_more_than_flushes_take_in() {
     for merge in [200.0, 30.0, 4.0, 1.0, 0.0] {
@@ -369,7 +369,7 @@ fn writers_who_want_less_than_flushes_take_in_are_free() {
     }
 }
 
-/// A burst that fits is taken at full speed, where the pace alone would spread it over the flush.
+/// A burst that fits into memory is accepted at full speed; the pace alone would spread it over the flush.
 #[test]
 fn a_burst_that_fits_is_not_slowed() {
     let slowest = |always| {

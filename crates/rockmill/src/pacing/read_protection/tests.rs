@@ -24,8 +24,8 @@ enum Event {
     Submit,
 }
 
-/// A device that does one thing after another, compactions with 16 pieces in flight, and beside them after a second a
-/// reader that reads again and again. Of the time that the device has, the reader's part and that of compactions.
+/// A device that does one operation at a time, with compactions that have 16 pieces in flight and, after a second, a
+/// reader that reads continuously. Returns the reader's and the compactions' shares of the device's time.
 fn beside_a_reader(held: bool) -> (f64, f64) {
     const SECONDS: u64 = 5;
     let (read, piece) = (40_000, PIECE_BYTES as u64 * 4); // 250 MB/s
@@ -100,7 +100,7 @@ fn what_users_write_may_be_compacted_beside_reads() {
     assert!(share.note_written(600 * MS, written) && !share.note_written(600 * MS, written));
     let waits: Vec<u64> = (0..6).map(|_| share.take(600 * MS, 100_000, Leave::Least) / MS).collect();
     assert_eq!(waits, [0, 0, 0, 0, 4, 8], "three are paid for, one begins at once, and then 25 MB/s");
-    // What is held back says nothing about the device.
+    // Delayed operations say nothing about the device.
     for _ in 0..1000 {
         share.take(900 * MS, 100_000, Leave::Least);
     }
@@ -173,7 +173,7 @@ fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
         again();
         assert_eq!(holds(), wanted, "behind: {behind}, somebody waits: {awaited}");
     }
-    // The tree is behind, and users wrote just now.
+    // Compactions are behind, and users have just written.
     first.set(true, false);
     again();
     written.store(1, Ordering::Relaxed);
@@ -196,7 +196,7 @@ fn compactions_hold_back_where_users_read_from_the_device_and_nobody_waits() {
 fn where_writers_wait_readers_get_the_more_the_busier_they_are() {
     let (clock, first, job, ..) = at_work();
     first.set(true, true);
-    // Of three seconds, reads take so many milliseconds in each ten.
+    // For three seconds, reads take `busy` milliseconds of every ten.
     let leave_next_to = |busy: u64| {
         for _ in 0..300 {
             (0..busy).for_each(|_| read(&clock, &first, 1000));
@@ -218,7 +218,7 @@ fn where_writers_wait_readers_get_the_more_the_busier_they_are() {
     assert_eq!(first.leave(clock.monotonic_nanos()), Leave::All, "one read does not hold anybody back");
 }
 
-/// With half of 100 MB/s: what was not used in half a second may be used at once, and what credit there was is gone.
+/// With half of 100 MB/s: the unused share of half a second may be used at once; older credit is lost.
 #[test]
 fn jobs_that_writers_wait_for_may_run_ahead() {
     let mut share = Share { rate: 0.1, credit: 1 << 30, ..Share::default() };
@@ -265,7 +265,7 @@ fn a_job_that_a_caller_joins_is_released() {
     assert_eq!((clock.monotonic_nanos(), job.piece(2 << 20)), (before, 2 << 20));
 }
 
-/// What a released job does is not counted, so neither is the time that it takes.
+/// The operations of a released job are not counted, and neither is their time.
 #[test]
 fn a_released_job_teaches_nothing() {
     let (clock, first, job, ..) = at_work();
@@ -293,7 +293,7 @@ fn a_file_asks_for_all_that_it_gets() {
         read(&clock, &first, 20);
         file.append(&[7; 4096]).unwrap();
     }
-    // 4 MiB at a quarter of 100 MB/s, but for the first piece.
+    // 4 MiB at a quarter of 100 MB/s, except for the first piece.
     let took = (clock.monotonic_nanos() - before) / MS;
     assert!((145..175).contains(&took), "{took} ms");
     assert_eq!(file.len(), 4 << 20);
@@ -301,17 +301,17 @@ fn a_file_asks_for_all_that_it_gets() {
     assert_eq!(fs.file_size(Path::new("/f")).unwrap(), 4 << 20);
 }
 
-/// A writer, its flushes and compactions, and readers on one device that does one thing after another, with the orders
-/// that the store gives.
+/// A writer, its flushes and compactions, and readers on one device that does one operation at a time, controlled as in
+/// the store.
 struct Shared {
     clock: ManualClock,
     first: Arc<ReadProtection>,
-    /// The flush's, and that of compactions, with how many pieces each has in flight at most, and bytes left to do.
+    /// The shares of the flush and of compactions, each with its most pieces in flight and its remaining bytes.
     jobs: [(Arc<DeviceShare>, usize, u64); 2],
     written: Arc<AtomicU64>,
-    /// When the device has done what was asked for.
+    /// When the device will have finished its queue.
     free_at: u64,
-    /// Memtables that are full, and what is in the active one.
+    /// The number of full memtables, and the bytes in the active one.
     sealed: usize,
     active: u64,
     control: RateControl,
@@ -321,11 +321,11 @@ struct Shared {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
-    /// The read that began then is done.
+    /// The read that began at this time is done.
     Read(u64),
     /// A reader begins one.
     Think,
-    /// A piece of a job may begin then, or when nothing holds it back.
+    /// A piece of a job may begin at this time, or when nothing holds it back.
     Wait(usize, u64),
     /// It is done.
     Done(usize),
@@ -349,8 +349,8 @@ impl Shared {
     /// Bytes that compactions read and write for each that is flushed.
     const COMPACTED: u64 = 5;
 
-    /// `readers` of which each reads again after `think` nanoseconds, next to a writer who wants so many bytes a
-    /// second.
+    /// Runs `readers` readers, each of which reads again after `think` nanoseconds, next to a writer that wants `want`
+    /// bytes per second.
     fn run(held: bool, readers: usize, think: u64, want: u64) -> Got {
         let (clock, stop, written) = (ManualClock::new(0), Arc::default(), Arc::<AtomicU64>::default());
         clock.advance(Duration::from_secs(10));
@@ -364,7 +364,7 @@ impl Shared {
         let (first, written) = (Arc::clone(&first), Arc::clone(&written));
         let mut all = Self { clock, first, jobs, written, free_at: 0, sealed: 0, active: 0, control, events, held };
         let start = all.clock.monotonic_nanos();
-        // Readers come after five seconds, and count after ten.
+        // Readers begin after five seconds, and are measured after ten.
         all.events.push(Reverse((start, Happens::Write)));
         (0..readers as u64).for_each(|i| all.events.push(Reverse((start + 5000 * MS + i, Happens::Think))));
         let (from, until) = (start + 10_000 * MS, start + 40_000 * MS);
@@ -464,17 +464,17 @@ impl Shared {
     }
 }
 
-/// Without the rule the deeper queue wins, which is that of jobs.
+/// Without the rule, the deeper queue wins, which is the jobs'.
 #[test]
 fn readers_jobs_and_writers_share_a_device() {
     let alone = 1e9 / Shared::READ_NANOS as f64;
     let all_that_it_can = 1 << 30;
     let run = |readers, think, want| [true, false].map(|held| Shared::run(held, readers, think, want));
-    // Busy readers have most of the device, and writers who want more than that leaves get the rest.
+    // Busy readers get most of the device; writers that want more than the rest get the rest.
     let [with, without] = run(4, 0, all_that_it_can);
     assert!(with.reads > 0.7 * alone && without.reads < 0.05 * alone, "{with:?}, {without:?}");
     assert!((13e6..20e6).contains(&with.written) && with.jobs > 55e6, "{with:?}");
-    // Writers who need no more than readers leave are not delayed.
+    // Writers that need no more than readers leave are not delayed.
     let [with, _] = run(4, 0, 6_000_000);
     assert!(with.written > 5.9e6 && with.stopped == 0.0 && with.reads > 0.8 * alone, "{with:?}");
     // The less readers read, the more writers get.

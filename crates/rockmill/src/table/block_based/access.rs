@@ -107,7 +107,7 @@ impl BlockBasedTable {
         Ok(stored == Stored::Plain)
     }
 
-    /// False where no block is compressed, as far as the properties say.
+    /// False if no block is compressed, according to the properties.
     pub(crate) fn has_compressed_blocks(&self) -> bool {
         names_compression(self.blocks.footer.format_version, &self.properties.compression_name)
     }
@@ -128,7 +128,7 @@ impl BlockBasedTable {
         }
     }
 
-    /// Says that a block is damaged, and where it is.
+    /// The error for a damaged block, with its place.
     #[cold]
     pub(crate) fn block_error(&self, handle: BlockHandle, e: &FormatError) -> Error {
         self.blocks.error(handle, e)

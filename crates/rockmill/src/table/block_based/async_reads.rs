@@ -16,7 +16,7 @@ use crate::statistics::{Histogram, MaybeStatistics};
 /// Shorter reads are not done in flight: most scans that have not got further end soon.
 const BYTES_MIN: usize = 32 << 10;
 
-/// Memory beside what is read at once: for blocks of any usual size.
+/// Memory in addition to the data read at once: for blocks of any usual size.
 const SLACK: usize = 256 << 10;
 
 /// What an iterator has in flight.

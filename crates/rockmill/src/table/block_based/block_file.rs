@@ -31,7 +31,7 @@ pub(super) struct BlockFile {
     pub read_protection: Option<Arc<ReadProtection>>,
 }
 
-/// What stands behind a block's checksum.
+/// The form of a block whose checksum was verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
     /// The bytes are the block.

@@ -97,7 +97,7 @@ struct BlockWriter {
     footer: Footer,
     offset: u64,
     compressor: Option<Compressor>,
-    /// For data blocks, where they have a dictionary.
+    /// For data blocks, if they have a dictionary.
     data_compressor: Option<Compressor>,
     compressed: Vec<u8>,
     any_compressed: bool,
@@ -146,7 +146,7 @@ impl BlockWriter {
         written
     }
 
-    /// Writes a block as it is to be stored, with its trailer.
+    /// Writes a block in its stored form, with its trailer.
     fn write_stored(&mut self, data: &[u8], byte: u8) -> Result<BlockHandle> {
         self.any_compressed |= byte != 0;
         let handle = BlockHandle { offset: self.offset, size: data.len() as u64 };
@@ -213,8 +213,8 @@ impl Held {
         Some(Self { blocks: Vec::new(), bytes: 0, limit })
     }
 
-    /// The dictionary: samples from blocks all over the table, or what is learned from them. It goes over the blocks as
-    /// RocksDB does, so that the same blocks give the same samples.
+    /// The dictionary: samples from blocks throughout the table, or a dictionary trained on them. Blocks are sampled as
+    /// in RocksDB, so that equal blocks lead to equal samples.
     fn dictionary(&self, options: &CompressionOptions, kind: CompressionType) -> Vec<u8> {
         const STEP: u64 = 545_055_921_143;
         let train = kind == CompressionType::Zstd && options.zstd_max_train_bytes > 0;
@@ -253,15 +253,15 @@ pub struct BlockBasedBuilder {
     help: Option<Help>,
     /// Blocks that other threads compress.
     ahead: Option<CompressAhead>,
-    /// The current block goes there.
+    /// The destination of the current block.
     hand_over: bool,
     /// The most bytes that the blocks there can become.
     unwritten: u64,
     /// The filter gets the current block's keys when the block is written, because its parts end with the index's.
     keys_follow: bool,
-    /// The last key that the filter was told of so.
+    /// The last key that was added to the filter in this way.
     filter_before: Vec<u8>,
-    /// The dictionary's bytes; empty where there is none.
+    /// The dictionary's bytes; empty if there is none.
     dictionary: Vec<u8>,
     index: IndexBuilder,
     filter: Option<FilterBuilder>,
@@ -518,7 +518,7 @@ impl BlockBasedBuilder {
         let (kind, o) = (self.options.compression, &self.options.compression_opts);
         let dictionary = held.dictionary(o, kind);
         if !dictionary.is_empty() {
-            // ZSTD takes these samples for a damaged dictionary of its own format, so the table gets none.
+            // ZSTD would interpret these samples as a damaged dictionary of its own format, so the table gets none.
             if let Ok(compressor) = Compressor::with_params(kind, &compressor_params(o, &dictionary)) {
                 self.writer.data_compressor = Some(compressor);
                 self.dictionary = dictionary;

@@ -24,9 +24,9 @@ pub(super) enum Filter {
 /// What stands in a table's filter.
 #[derive(Debug)]
 pub(super) struct FilterKeys {
-    /// Whole keys. Also true without a filter, so that lookups have one case to tell apart.
+    /// Whole keys. Also true without a filter, so that lookups have fewer cases to distinguish.
     pub whole: bool,
-    /// Prefixes made by this extractor; `None` where there are none or their extractor is not known.
+    /// Prefixes made by this extractor; `None` if there are none or their extractor is unknown.
     pub prefixes: Option<SliceTransform>,
 }
 
@@ -47,9 +47,9 @@ impl Filter {
     /// `backward`, none at or before it.
     pub fn may_match_prefix(&self, prefix: &[u8], ikey: &[u8], backward: bool, cmp: &InternalKeyComparator) -> bool {
         let Self::Partitioned(index, partitions) = self else { return self.may_match(prefix, ikey, cmp) };
-        // The partition that `ikey` lands in may end before the prefix begins (backwards: begin behind it). Rockmill
-        // has put the neighbour's prefix into it, but not every RocksDB has, so the neighbour is asked, too. A
-        // partition without entries (no key of it has a prefix) says nothing about the next one.
+        // The partition that contains `ikey` may end before the prefix starts (backwards: start after it ends).
+        // Rockmill adds the neighbour's prefix to it, but not every version of RocksDB does, so the neighbour is
+        // queried too. A partition without entries (none of its keys has a prefix) tells nothing about the next one.
         let mut at = partition(index, partitions, ikey, cmp);
         let mut neighbours = 0;
         while let Some(filter) = partitions.get(at) {
@@ -141,7 +141,7 @@ impl BlockBasedTable {
         meta.filter.may_match_prefix(prefix, ikey, backward, &self.cmp)
     }
 
-    /// Counts what a seek was told of a prefix.
+    /// Counts the result of a seek's query for a prefix.
     pub(crate) fn count_seek(&self, may_match: bool, last_level: bool) {
         let ticker = match (last_level, may_match) {
             (true, true) => Ticker::LastLevelSeekFilterMatch,

@@ -1,4 +1,4 @@
-//! What shapes a block-based table, beside what shapes tables of every kind ([`TableBuilderOptions`]).
+//! The settings of block-based tables, in addition to those of all tables ([`TableBuilderOptions`]).
 //!
 //! [`TableBuilderOptions`]: crate::table::TableBuilderOptions
 
@@ -23,14 +23,14 @@ pub struct BlockBasedSettings {
     pub bloom_bits_per_key: f64,
     /// The filter holds whole keys.
     pub whole_key_filtering: bool,
-    /// The filter is partitioned as the index is, which must be two-level.
+    /// Partition the filter like the index, which must be two-level.
     pub partition_filters: bool,
     /// Two-level index (RocksDB's `kTwoLevelIndexSearch`) with partitions of about `metadata_block_size` bytes.
     pub two_level_index: bool,
     /// Size of an index partition, in bytes.
     pub metadata_block_size: usize,
-    /// Data block hash index: entries per bucket; `None` writes none, and none is written where keys of different bytes
-    /// may be equal.
+    /// Data block hash index: entries per bucket; `None` writes none. None is written either if keys with different
+    /// bytes may be equal.
     pub hash_index_util_ratio: Option<f64>,
 }
 

@@ -127,13 +127,13 @@ impl BlockStream {
         }
     }
 
-    /// A block as it is stored, with its trailer. The current block is gone.
+    /// A block in its stored form, with its trailer. The current block is discarded.
     pub(crate) fn raw(&mut self, table: &BlockBasedTable, handle: BlockHandle) -> Result<&[u8]> {
         let place = self.place(table, handle)?;
         Ok(&self.window.bytes[place])
     }
 
-    /// What is put here is the current block.
+    /// The caller's block becomes the current one.
     pub(crate) fn scratch(&mut self) -> &mut Vec<u8> {
         self.current = Current::Scratch;
         &mut self.scratch

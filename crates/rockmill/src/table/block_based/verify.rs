@@ -1,5 +1,5 @@
 //! Checks a whole table file: every block's checksum, the order of keys, and that index, filter and properties agree
-//! with the data. Or all that stands outside of the data, and a sample of the data blocks.
+//! with the data. Or it checks everything except the data blocks, and a sample of these.
 
 use rockmill_format::block::{BlockCursor, BlockKind};
 use rockmill_format::footer::{BlockHandle, FOOTER_LEN_MAX};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 /// Bytes read at once.
 const READ_LEN: usize = 1 << 20;
 
-/// Some of a table's data blocks, chosen by chance. The first and the last one belong to each sample.
+/// A random sample of a table's data blocks. It always includes the first and the last one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockSample {
     /// Of each hundred blocks, rounded up to whole blocks.
@@ -124,7 +124,7 @@ impl BlockBasedTable {
             partitions(*filter)?;
         }
         others.sort_by_key(|handle| handle.offset);
-        // The index may stand in the metaindex, too.
+        // The meta-index may also list the index.
         others.dedup();
         let meta = self.meta(false, false)?;
         let data = (0..meta.index.len()).map(|i| meta.index.handle(i));
@@ -225,7 +225,8 @@ impl BlockBasedTable {
         Ok(())
     }
 
-    /// Checks the data blocks of these numbers, which rise. So many bytes are read at once; 0: block by block.
+    /// Checks the data blocks with these numbers, which are ascending. Reads this many bytes at once; 0: block by
+    /// block.
     fn verify_data(
         &self,
         blocks: impl Iterator<Item = usize>,

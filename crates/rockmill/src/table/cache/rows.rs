@@ -46,9 +46,9 @@ const BLOCK_BYTES: u64 = super::BLOCK_BYTES_TYPICAL as u64;
 const WINDOW: u32 = 1024;
 /// If both have fewer misses than this, which is one read in a hundred, there is nothing to gain.
 const MISSES_MIN: u64 = 128;
-/// To take over, a choice must miss less often by this part (one over it): a row costs a second lookup in the cache,
-/// and a change loses what is there. It must also be better by the root of both counts of misses, because they differ
-/// that much by chance alone.
+/// To be adopted, a choice must have fewer misses by this fraction (one divided by it): a row costs a second lookup in
+/// the cache, and a change discards the cached data. It must also be better by the square root of both counts of
+/// misses, because random variation alone makes them differ by that much.
 const GAIN_PART: u64 = 32;
 /// For this many windows after a change to blocks, rows are still looked for.
 const LOOK_WINDOWS: u32 = 64;
@@ -160,7 +160,7 @@ impl Trials {
         self.reads += 1;
     }
 
-    /// At a window's end, what is to be kept.
+    /// At the end of a window: the new choice of what to keep.
     fn verdict(&mut self, now: u8) -> u8 {
         let (blocks, rows) = (self.blocks.misses, self.rows.misses);
         self.reads = 0;

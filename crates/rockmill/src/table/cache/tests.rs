@@ -3,7 +3,7 @@
 use super::*;
 
 fn block(len: usize) -> Arc<CachedBlock> {
-    // A block's tail that says: no restart points.
+    // A block's tail without restart points.
     let data = vec![0; len].into_boxed_slice();
     let layout = BlockLayout::parse(&data).unwrap();
     Arc::new(CachedBlock::new(data, layout))
@@ -25,15 +25,15 @@ fn the_cache_stays_within_its_bytes_and_keeps_what_is_used() {
     assert_eq!(stats.capacity, 4 << 20);
     assert!(cache.get(id, 1).is_none());
     assert_eq!(cache.stats().misses, stats.misses + 1);
-    // Larger than the cache: not kept, and nothing else is lost for it.
+    // Larger than the cache: not kept, and nothing else is evicted for it.
     cache.insert(id, 1, block(8 << 20)).unwrap();
     assert!(cache.get(id, 1).is_none());
     assert!(cache.get(id, 0).is_some());
 }
 
-/// YCSB's reads, by its generator's formula (ranks of ten thousand million items, scrambled over the keys): a cache
-/// that forgets what was longest unused, as RocksDB's does, misses more, and one that knew which blocks are read
-/// most would miss 0.8 times as often as that.
+/// YCSB's reads by its generator's formula (ranks of ten thousand million items, scrambled over the keys). An LRU
+/// cache, such as RocksDB's, misses more often. A cache that knew the most-read blocks would miss 0.8 times as often as
+/// LRU.
 #[test]
 fn skewed_reads_miss_less_often_than_with_the_least_recently_used_going_first() {
     const KEYS: u64 = 200_000;
@@ -133,10 +133,10 @@ fn indexes_and_filters_are_taken_off_what_data_blocks_have_while_they_are_here()
         cache.insert_meta(*id, meta, Priority::Low).unwrap();
     }
     assert_eq!((here(&cache), charged(&cache)), (1_000, 1_000 * charge));
-    // Another one in the place of each.
+    // Replaces each of them.
     ids.iter().for_each(|id| cache.insert_meta(*id, meta(), Priority::Low).unwrap());
     assert_eq!((here(&cache), charged(&cache)), (1_000, 1_000 * charge));
-    // Threads put in the same ones, and blocks that are used push them out.
+    // Threads insert the same ones, and blocks in use push them out.
     std::thread::scope(|s| {
         for _ in 0..3 {
             s.spawn(|| {
@@ -159,7 +159,7 @@ fn indexes_and_filters_are_taken_off_what_data_blocks_have_while_they_are_here()
     assert_eq!(charged(&cache), here(&cache) * charge + 10_000);
     drop(reservation);
     assert_eq!(charged(&cache), here(&cache) * charge);
-    // Those in use stay when the capacity goes, and go when it comes back.
+    // Blocks in use stay when the capacity is removed, and go when it is restored.
     let pinned = Arc::clone(&held[0]);
     held.clear();
     cache.insert_meta(ids[0], Arc::clone(&pinned), Priority::Low).unwrap();
@@ -176,7 +176,7 @@ fn indexes_and_filters_are_taken_off_what_data_blocks_have_while_they_are_here()
     assert_eq!(charged(&cache), 1 << 20);
     drop(pin);
     assert_eq!(charged(&cache), 0);
-    // Those that are apart take nothing off.
+    // Blocks charged separately take nothing away.
     let apart = BlockCache::with_options(&LruCacheOptions { high_pri_pool_ratio: 0.5, ..options });
     apart.insert_meta(ids[0], meta(), Priority::High).unwrap();
     assert_eq!((charged(&apart), apart.usage()), (0, charge));
@@ -247,7 +247,7 @@ fn used_blocks_stay_and_count_and_a_strict_limit_holds() {
     assert!(cache.get_usage() <= 1 << 20, "{}", cache.get_usage());
     assert!((0..100).all(|n| cache.0.get(1, n).is_some()), "a block in use was evicted");
     assert_eq!(cache.get_pinned_usage(), 100 * charge);
-    // Smaller at once, as far as nobody uses it.
+    // Shrinks immediately, except for blocks in use.
     cache.set_capacity(0);
     assert_eq!(cache.get_usage(), 100 * charge);
     drop(held);
@@ -282,7 +282,7 @@ fn strict(num_shard_bits: i32) -> Cache {
     Cache::new_lru_cache_opts(&options)
 }
 
-/// A strict cache that is full of blocks, some of which are in use: numbers of all that are there, and those in use.
+/// A strict cache full of blocks, some of which are in use: the numbers of all blocks, and the blocks in use.
 fn full(num_shard_bits: i32, used: u64) -> (Cache, Vec<u64>, Vec<Arc<CachedBlock>>) {
     let cache = strict(num_shard_bits);
     let mut held = Vec::new();
@@ -308,7 +308,7 @@ fn what_a_strict_cache_refuses_to_reserve_evicts_nothing() {
             assert_eq!(stay(), there.len(), "{bytes}");
         }
         assert_eq!((cache.get_usage(), cache.0.rows.charged().load(Ordering::Relaxed)), (usage, charged));
-        // Those that nobody uses make room for less, and for as much again when it is given back.
+        // Unused blocks make room for a smaller reservation, and again for the same size after it is released.
         for _ in 0..3 {
             let reservation = cache.0.reserve(5 << 19);
             assert!(reservation.is_some() && cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
@@ -333,11 +333,11 @@ fn what_a_strict_cache_refuses_to_keep_evicts_nothing() {
             assert!(cache.0.insert_meta(4, block(3 << 19), Priority::Low).is_err());
             assert_eq!((stay(), cache.get_usage()), (there.len(), usage), "{shard_bits}");
         }
-        // Others make room for a small one, those in use do not.
+        // Unused blocks make room for a small block; blocks in use do not.
         cache.0.insert(1, 5000, block(100_000)).unwrap();
         assert!(cache.0.contains(1, 5000) && cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
         assert!((0..1700).all(|n| cache.0.contains(1, n)), "a block in use was evicted");
-        // All are in use: one that is there is replaced by one that is no larger.
+        // All are in use: an existing block can be replaced by one that is no larger.
         held.extend((0..6000).filter_map(|n| cache.0.get(1, n)));
         let usage = cache.get_usage();
         held.push(block(4096));
@@ -384,7 +384,7 @@ fn a_reservation_larger_than_a_shard_finds_room_in_a_full_strict_cache() {
     assert!((0..100).all(|n| cache.0.contains(1, n)), "a block in use was evicted");
 }
 
-/// Has as many threads do something at once, and gives what they got.
+/// Runs `work` in this many threads at once, and returns their results.
 fn at_once<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let begin = std::sync::Barrier::new(threads);
     std::thread::scope(|s| {
@@ -400,12 +400,12 @@ fn at_once<T: Send>(threads: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> 
     })
 }
 
-/// However many come at once, as many get room as there is room for.
+/// However many threads come at once, as many of them get room as there is room for.
 #[test]
 fn threads_that_come_at_once_do_not_refuse_each_other() {
     for shard_bits in [0, 2] {
         for round in 0..200 {
-            // Half of the cache is in use, and the rest is empty or full of what nobody uses.
+            // Half of the cache is in use; the rest is empty or full of unused blocks.
             let (cache, _, held) = match round % 2 {
                 0 => full(shard_bits, 1000),
                 _ => (strict(shard_bits), Vec::new(), Vec::new()),
@@ -438,18 +438,18 @@ fn a_strict_cache_keeps_what_is_larger_than_a_shard_while_it_is_in_use() {
     assert!(cache.0.contains(2, 0) && cache.get_usage() <= 8 << 20, "{} bytes", cache.get_usage());
     assert!(cache.0.insert(2, 1, block(4 << 20)).is_err(), "both would be too much");
     assert!(cache.get_pinned_usage() >= 5 << 20);
-    // It goes as soon as there is a better use for its shard.
+    // It is evicted as soon as there is a better use for its shard.
     drop(large);
     for n in 0..1000 {
         cache.0.insert(3, n, block(4096)).unwrap();
     }
     assert!(!cache.0.contains(2, 0));
-    // Nobody else has it: it is as if it had been evicted at once.
+    // It has no other user: as if it had been evicted immediately.
     cache.0.insert(2, 2, block(5 << 20)).unwrap();
     assert!(!cache.0.contains(2, 2) && cache.get_usage() <= 8 << 20);
 }
 
-/// Blocks that wait for nobody, in the part for indexes, make room for data blocks in use, and the other way round.
+/// Unused blocks in the part for indexes make room for data blocks in use, and vice versa.
 #[test]
 fn both_parts_of_a_strict_cache_make_room() {
     let options =
@@ -463,7 +463,7 @@ fn both_parts_of_a_strict_cache_make_room() {
             cache.insert_meta(4 * n, Arc::clone(&entry), priority).map(|()| entry)
         };
         let some = (4 << 20) / charge;
-        // All in use at once, so that they stay; then nobody uses them.
+        // All are in use at once, so that they stay; then they are released.
         let unused: Vec<_> = (0..some).map(|n| insert(n, first).unwrap()).collect();
         drop(unused);
         let other = if first == Priority::High { Priority::Low } else { Priority::High };
@@ -475,7 +475,7 @@ fn both_parts_of_a_strict_cache_make_room() {
     }
 }
 
-/// Threads that are refused while one looks at every entry do not all look, too.
+/// While one thread examines every entry in vain, the other refused threads do not repeat that.
 #[test]
 fn one_look_in_vain_is_for_all_who_waited_for_it() {
     let (cache, there, mut held) = full(2, 1700);
@@ -488,13 +488,13 @@ fn one_look_in_vain_is_for_all_who_waited_for_it() {
         assert!(!asks(before, 3 << 19), "seven of eight MiB are in use");
     }
     assert_eq!(cache.0.looks.load(Ordering::SeqCst), before + 1);
-    // Less may be there, and whoever came after it has begun looks.
+    // A smaller block may fit; a thread that came after the scan began scans again.
     assert!(asks(before, 100_000));
     held.clear();
     assert!(asks(cache.0.looks.load(Ordering::SeqCst), 3 << 19), "{} blocks are out of use", there.len());
 }
 
-/// Where nearly all is in use, one block after the other makes room for the next.
+/// If nearly everything is in use, each block makes room for the next.
 #[test]
 fn a_full_strict_cache_seldom_looks_at_every_entry() {
     let (cache, there, mut held) = full(2, 0);

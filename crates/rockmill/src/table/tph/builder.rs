@@ -186,7 +186,7 @@ impl TphBuilder {
         if self.used + 1 >= limit {
             return false;
         }
-        // They stand in falling order.
+        // They are in descending order.
         let same = |&i: &usize| pieces.get(i).is_some_and(|p| p.number == number);
         let behind = (place + 1..).take_while(same);
         let before = (0..place).rev().take_while(same);
@@ -360,7 +360,7 @@ impl TphBuilder {
         Ok((summary, file))
     }
 
-    /// Gives up: closes the file, whose contents mean nothing.
+    /// Gives up: closes the file, whose contents are not valid.
     pub fn abandon(self) {
         self.blocks.abandon();
     }

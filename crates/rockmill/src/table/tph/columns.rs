@@ -73,7 +73,7 @@ impl LastBlocks {
         Some((file, self.0.get_mut(file)?, place & ((1 << BLOCK_BITS) - 1)))
     }
 
-    /// The code of a place, if it has one of its own.
+    /// The code of a place, if it has its own.
     #[inline]
     fn code(&mut self, place: u64) -> Option<u8> {
         let (file, last, block) = self.of(place)?;
@@ -81,7 +81,7 @@ impl LastBlocks {
         (step < STEPS).then_some((file as u64 * STEPS + step) as u8)
     }
 
-    /// The place that has a code of its own.
+    /// The place that has its own code.
     #[inline]
     fn place(&mut self, code: u8) -> u64 {
         let (file, step) = (usize::from(code) / STEPS as usize, u64::from(code) % STEPS);

@@ -28,9 +28,9 @@ pub(super) type Files<S> = Vec<(TableIter<S>, Option<(Vec<u8>, Vec<u8>)>)>;
 struct File<S: Source> {
     iter: TableIter<S>,
     bounds: Option<(Vec<u8>, Vec<u8>)>,
-    /// The iterator stands on an entry within them.
+    /// The iterator is on an entry within them.
     valid: bool,
-    /// It has asked for a block, and seeks again.
+    /// It has requested a block, and seeks again.
     waits: bool,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct TphIter<S: Source> {
     files: Vec<File<S>>,
     cmp: InternalKeyComparator,
     current: Option<usize>,
-    /// The others that stand on an entry.
+    /// The others that are on an entry.
     heap: RunHeap,
     backward: bool,
     error: Option<Error>,
@@ -161,7 +161,7 @@ impl<S: Source> TphIter<S> {
         if self.backward { order.is_gt() } else { order.is_lt() }
     }
 
-    /// Puts the current file into the heap, if it stands on an entry; then none is current.
+    /// Adds the current file to the heap if it is on an entry; then no file is current.
     fn push_current(&mut self) {
         let Some(current) = self.current.take().filter(|&current| self.files[current].valid) else { return };
         self.heap.push(current, before(&self.cmp, &self.files, self.backward));
@@ -228,7 +228,7 @@ impl<S: Source> TphIter<S> {
         self.settle(wanted)
     }
 
-    /// One step in the current direction. `None` where nothing was skipped.
+    /// One step in the current direction. `None` if nothing was skipped.
     #[inline]
     fn go_on(&mut self, wanted: impl Fn(usize, u64) -> bool) -> Option<Skipped> {
         let current = self.current?;

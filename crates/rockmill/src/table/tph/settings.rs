@@ -7,8 +7,8 @@ pub struct TphSettings {
     /// The most files that a table consists of, including its own: 1 to 1,024. With 1 each compaction rewrites the
     /// whole table (the paper's single-tier mode, 4.4.2).
     pub piece_limit: u32,
-    /// Bytes of pieces to which nothing refers any more, in percent of those to which something does. Above this,
-    /// compactions rewrite what is left of the emptiest pieces.
+    /// Bytes in pieces that are no longer referenced, in percent of those that are. Above this, compactions rewrite the
+    /// live rest of the emptiest pieces.
     pub garbage_percent: u32,
 }
 

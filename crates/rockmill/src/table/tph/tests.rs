@@ -1,5 +1,5 @@
-//! Tables through generations of compactions, against a plain map: what a compaction decides is decided at random here,
-//! so that every combination of kept and rewritten files comes up.
+//! Tables through generations of compactions, compared with a plain map. The decisions of a compaction are random here,
+//! so that every combination of kept and rewritten files occurs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use crate::table::{
 /// Versions of a user key, newest first: sequence number, type, value.
 type Versions = Vec<(u64, ValueType, Vec<u8>)>;
 
-/// All user keys, by the bytes that the comparator orders as it does.
+/// All user keys, by a byte string with the comparator's order.
 #[derive(Clone, Default)]
 struct Model(BTreeMap<Vec<u8>, Versions>);
 
@@ -39,7 +39,7 @@ struct World {
     cache: Option<Arc<BlockCache>>,
     tph: bool,
     piece_limit: u32,
-    /// Compactions write nothing again that may stay.
+    /// Compactions rewrite nothing that may stay.
     keeps_all: bool,
     readahead: AutoReadahead,
 }
@@ -158,7 +158,7 @@ fn random_versions(rng: &mut fastrand::Rng, seq: &mut u64) -> Versions {
     (0..count).map(one).collect()
 }
 
-/// What a compaction does with a base table and newer versions of some keys: an empty list deletes.
+/// Compacts a base table with newer versions of some keys; an empty list deletes a key.
 fn compact(
     world: &World,
     base: (u64, &Arc<Table>),
@@ -340,7 +340,7 @@ fn generations_of_compactions_keep_what_a_plain_map_has() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut world = World::new(&mut rng);
         let (mut model, mut seq, mut number) = (Model::default(), 0, 10);
-        // A base of one file, perhaps of the other kind.
+        // A base table of one file, perhaps of the other table kind.
         world.tph = rng.u8(0..4) > 0;
         for _ in 0..rng.usize(1..300) {
             model.0.insert(random_key(&mut rng), random_versions(&mut rng, &mut seq));
@@ -357,7 +357,7 @@ fn generations_of_compactions_keep_what_a_plain_map_has() {
                 let versions = if rng.u8(0..3) == 0 { Versions::new() } else { random_versions(&mut rng, &mut seq) };
                 delta.insert(random_key(&mut rng), versions);
             }
-            // Now and then the table is cut, as by an output that ends.
+            // Now and then the table is split, as at the end of an output.
             let cut = (rng.u8(0..4) == 0).then(|| random_key(&mut rng));
             let upper = rng.bool();
             let range = match (&cut, upper) {
@@ -389,14 +389,14 @@ fn generations_of_compactions_keep_what_a_plain_map_has() {
     assert!(shared > 500, "only {shared} files stayed in all");
 }
 
-/// So many that what a step went over stands in one bit for the last ones.
+/// So many files that the last ones share one bit in a step's record of visited files.
 #[test]
 fn a_table_of_a_hundred_files_keeps_what_a_plain_map_has() {
     for seed in 0..3 {
         let mut rng = fastrand::Rng::with_seed(seed);
         let mut world = World { keeps_all: true, piece_limit: 100, ..World::new(&mut rng) };
         let (mut model, mut seq, mut number) = (Model::default(), 0, 10);
-        // A base of one file, perhaps of the other kind.
+        // A base table of one file, perhaps of the other table kind.
         world.tph = rng.bool();
         (0..300).for_each(|i| drop(model.0.insert(key_of(i), random_versions(&mut rng, &mut seq))));
         let mut builder = world.builder(number, Vec::new());
@@ -505,7 +505,7 @@ fn the_first_read_of_each_file_takes_what_a_short_scan_needs() {
     };
     assert!(reads(&world) > 18);
     world.readahead = AutoReadahead::default();
-    // The index of each file, and one part of its data.
+    // Reads the index of each file, and one part of its data.
     assert_eq!(reads(&world), 12);
 }
 
@@ -560,11 +560,11 @@ fn a_read_that_fails_ends_a_scan_until_the_next_seek() {
     }
 }
 
-/// Two keys of 16 bytes that XXH3 gives the same hash with this seed: the sum that becomes the hash has both halves of
-/// a key, one with its bytes reversed, and their product, which is 0 where one of them is.
+/// Two 16-byte keys with the same XXH3 hash for this seed. The hash is computed from the sum of both halves of the key,
+/// one with its bytes reversed, and their product, which is 0 if one half is 0.
 fn keys_of_one_hash(number: u64, n: u64) -> [Vec<u8>; 2] {
     let seed = rockmill_phash::hash_key(b"test-db", number);
-    // Of XXH3's secret, bytes 24, 32, 40 and 48, as numbers.
+    // From XXH3's secret: the numbers at bytes 24, 32, 40 and 48.
     let flips = [0x1f67_b3b7_a4a4_4072 ^ 0x78e5_c0cc_4ee6_79cb_u64, 0x2172_ffcc_7dd0_5a82 ^ 0x8e24_43f7_7446_08b8_u64];
     let (low, high) = (flips[0].wrapping_add(seed), flips[1].wrapping_sub(seed));
     let key = |a: u64, b: u64| [a.to_le_bytes(), b.to_le_bytes()].concat();
@@ -574,7 +574,8 @@ fn keys_of_one_hash(number: u64, n: u64) -> [Vec<u8>; 2] {
     keys
 }
 
-/// Equal hashes of different keys happen once in 37 million tables. Lookups are right all the same, with a function.
+/// Different keys with equal hashes occur once in 37 million tables. Lookups must be right nevertheless, with a
+/// function.
 #[test]
 fn different_keys_with_one_hash_are_found() {
     for pairs in [1u64, 2, 40] {
@@ -582,7 +583,7 @@ fn different_keys_with_one_hash_are_found() {
         let mut world = World { reverse: false, cmp: InternalKeyComparator::default(), ..World::new(&mut rng) };
         world.settings.block_size = 100;
         let chosen: Vec<[Vec<u8>; 2]> = (1..=pairs).map(|n| keys_of_one_hash(11, n)).collect();
-        // The second of each pair is not there at first, then comes, and then the first goes.
+        // The second key of each pair is absent at first, then added; then the first one is deleted.
         let base: Model = Model(
             (0..200u32)
                 .map(|i| format!("key{i:04}").into_bytes())
@@ -614,8 +615,8 @@ fn different_keys_with_one_hash_are_found() {
             table.get(InternalKey::new(key, 9, VALUE_TYPE_FOR_SEEK).as_bytes(), ro, &mut ctx).unwrap();
             assert!(matches!(&ctx.state, GetState::Found(v) if v.as_slice() == next.0[key][0].2), "{:?}", ctx.state);
         }
-        // Of the same hash, one is gone: the number of the file is another, and with it the seed, so that this is an
-        // ordinary table again.
+        // One of the two keys is gone. The file has another number and thus another seed, so this is an ordinary table
+        // again.
         let gone: BTreeMap<_, _> = chosen.iter().map(|pair| (pair[0].clone(), Versions::new())).collect();
         gone.keys().for_each(|key| drop(next.0.remove(key)));
         let summary = compact(&world, (11, &table), &gone, 12, &mut rng, (None, None)).unwrap();
@@ -623,7 +624,7 @@ fn different_keys_with_one_hash_are_found() {
     }
 }
 
-/// One key of a hash is there, the other is gone.
+/// One key with this hash exists, the other is deleted.
 #[test]
 fn a_key_that_is_gone_may_share_its_hash() {
     let mut rng = fastrand::Rng::with_seed(8);
@@ -654,7 +655,7 @@ fn a_key_that_is_gone_may_share_its_hash() {
     }
 }
 
-/// A file that counts how often its end is read, where the footer is.
+/// A file that counts how often its end, where the footer is, is read.
 #[derive(Debug)]
 struct Counted(Arc<dyn RandomAccessFile>, AtomicUsize);
 
@@ -699,8 +700,8 @@ fn a_file_tells_of_its_table_in_one_read_of_its_end() {
     assert_eq!(file.1.load(Ordering::Relaxed), 1);
 }
 
-/// Two tables that were one share a file. A placeholder in it, which one of them goes on using, takes the file's place
-/// in the list; so an entry that the other one could keep there is written anew.
+/// Two tables that were once one share a file. One of them keeps a placeholder in it, which takes the file's place in
+/// the list. So an entry that the other one could keep there is rewritten.
 #[test]
 fn a_file_is_listed_once_where_a_placeholder_of_it_is_kept_first() {
     let mut rng = fastrand::Rng::with_seed(7);
@@ -723,7 +724,7 @@ fn a_file_is_listed_once_where_a_placeholder_of_it_is_kept_first() {
     assert_eq!(summary.pieces.iter().map(|p| p.number).collect::<Vec<_>>(), [20]);
 }
 
-/// What a table holds in memory to find its keys, all of it: at most four bytes a key.
+/// All memory that a table needs to find its keys: at most four bytes per key.
 #[test]
 fn a_key_takes_less_than_four_bytes_of_memory() {
     for (keys, value_len, most) in [(100_000u32, 128, 3.4), (30_000, 1000, 4.0)] {
@@ -746,7 +747,7 @@ fn a_key_takes_less_than_four_bytes_of_memory() {
     }
 }
 
-/// The checksums are right, and what the head says is not.
+/// The checksums are right, but the head's contents are not.
 #[test]
 fn a_check_finds_a_head_that_is_wrong() {
     let world = World {
@@ -778,7 +779,7 @@ fn a_check_finds_a_head_that_is_wrong() {
     assert!(wrong.contains("the head counts 201 entries of 200 user keys, the files have 200 of 200"), "{wrong}");
 }
 
-/// With so many keys that the function has several segments.
+/// With enough keys for a function of several segments.
 #[test]
 fn a_function_is_the_same_whoever_builds_it_and_none_is_built_after_a_stop() {
     let mut world = World::new(&mut fastrand::Rng::with_seed(1));
@@ -809,8 +810,8 @@ fn a_function_is_the_same_whoever_builds_it_and_none_is_built_after_a_stop() {
     }
 }
 
-/// The block cache has room for the function once. Lookups that come at once wait for the one that reads it, instead of
-/// each asking for room.
+/// The block cache has room for one copy of the function. Concurrent lookups wait for the one that reads it, instead of
+/// each reserving room.
 #[test]
 fn lookups_that_come_at_once_need_room_for_one_function() {
     let mut rng = fastrand::Rng::with_seed(1);

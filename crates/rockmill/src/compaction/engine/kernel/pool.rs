@@ -1,8 +1,8 @@
-//! What a database has of the engine `kernel`: its program, and a share in the instances of the process.
+//! A database's part of the engine `kernel`: its program, and its share of the process's instances.
 //!
-//! An open, or `set_options`, reads the program's file and has the kernel look at it; only then does it take effect,
-//! and what is no program leaves the one before in its place. A part that runs keeps the instance that it began with;
-//! instances whose program was replaced go when they come back.
+//! An open or `set_options` reads the program's file and lets the kernel verify it. Only then does the program take
+//! effect; an invalid program does not replace the previous one. A running part keeps the instance that it began with.
+//! Instances with a replaced program are freed when they are given back.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,27 +19,27 @@ use crate::options::DbOptions;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Memory that a merge in the kernel needs at least.
+/// The least memory that a merge in the kernel needs.
 pub(super) const MEMORY_MIN: usize = 4 << 20;
 
-/// How long an instance is kept that no part of a job takes.
+/// How long an idle instance is kept.
 const IDLE_NANOS: u64 = 60_000_000_000;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct KernelPool {
-    /// The instances of the process, once this database has used one.
+    /// The process's instances; set once this database has used one.
     instances: Mutex<Option<Instances>>,
     in_use: Mutex<InUse>,
-    /// Programs that were replaced: no instance of theirs is kept.
+    /// Replaced programs, whose instances are not kept.
     retired: Mutex<Vec<Arc<Program>>>,
-    /// Calls of the program in rings that read and write, and the reads and writes that these handed over.
+    /// Calls of the program in rings that read and write, and the reads and writes that these calls submitted.
     ring_calls: [AtomicU64; 2],
     /// What the log was told last.
     said: Mutex<Option<String>>,
 }
 
-/// The process's instances, and this database's number among those who use them.
+/// The process's instances, and this database's number among their users.
 #[derive(Debug)]
 struct Instances {
     pool: Arc<Pool>,
@@ -61,8 +61,8 @@ impl Drop for Instances {
 }
 
 impl KernelPool {
-    /// Takes the program that was read for an opened database. If its options ask for the engine, it is loaded, so that
-    /// the log says what will be used; that the kernel runs no such programs is no error.
+    /// Takes the program that was read for an opened database. If its options ask for the engine, the program is
+    /// loaded, so that the log can report what will be used. It is not an error if the kernel cannot run such programs.
     pub fn open(&self, read: InUse, db: &DbOptions, stats: &EngineStats, log: &InfoLog) -> Result<()> {
         let own = read.object.clone();
         *self.in_use.lock() = read;
@@ -81,11 +81,11 @@ impl KernelPool {
         Ok(())
     }
 
-    /// Reads and checks the program of changed options, if they name one. Where another option of the engine changes
-    /// (`engine`), the program in use is checked again. [`Self::take`] lets the result take effect.
+    /// Reads and checks the program of changed options, if they name one. If another option of the engine changes
+    /// (`engine`), checks the program in use again. [`Self::take`] makes the result take effect.
     ///
     /// # Errors
-    /// It is no program, the kernel refuses it, or there is no kernel that could look at it.
+    /// It is not a program, the kernel refuses it, or the kernel does not support such programs.
     pub fn prepare(&self, changed: &DbOptions, is_named: bool, engine: bool, log: &InfoLog) -> Result<InUse> {
         let object = if is_named { named(changed)? } else { self.in_use.lock().object.clone() };
         match &object {
@@ -98,7 +98,8 @@ impl KernelPool {
         Ok(InUse { object, driver: changed.kernel_driver })
     }
 
-    /// Lets a program take effect. Instances of the one before go: idle ones now, others when they come back.
+    /// Makes a program take effect. Instances of the previous one are freed: idle ones now, others when they are given
+    /// back.
     pub fn take(&self, next: InUse) {
         let now = next.program();
         let before = std::mem::replace(&mut *self.in_use.lock(), next).program();
@@ -112,7 +113,7 @@ impl KernelPool {
         }
     }
 
-    /// How the engine is run; why it is not, otherwise.
+    /// How the engine runs, or why it does not.
     pub fn describe(&self, db: &DbOptions, stats: &EngineStats) -> std::result::Result<String, String> {
         if let Some(reason) = stats.missing(MergeEngine::Kernel) {
             return Err(reason);
@@ -127,25 +128,25 @@ impl KernelPool {
         Ok(text)
     }
 
-    /// Bytes that this process's databases share with merge programs, idle instances included; 0 where this one does
-    /// not use them.
+    /// Bytes of memory that this process's databases share with merge programs, including idle instances; 0 if this
+    /// database does not use them.
     pub fn memory_bytes(&self) -> usize {
         self.instances.lock().as_ref().map_or(0, |instances| instances.pool.bytes())
     }
 
-    /// Lets go of instances that no part took for a while.
+    /// Frees instances that were idle for a while.
     pub fn trim(&self, clock: &dyn Clock) {
         if let Some(Instances { pool, user }) = &*self.instances.lock() {
             pool.trim(*user, clock.monotonic_nanos(), IDLE_NANOS);
         }
     }
 
-    /// The program that parts which begin now merge with.
+    /// The program for parts that begin now.
     pub(super) fn object(&self) -> std::result::Result<Arc<MergeObject>, Unavailable> {
         self.in_use.lock().object()
     }
 
-    /// An instance for one part, kept from an earlier one or loaded now. Why there is none is noted.
+    /// An instance for one part, kept from an earlier part or loaded now. If there is none, the reason is recorded.
     pub(super) fn instance(
         &self,
         object: std::result::Result<Arc<MergeObject>, Unavailable>,
@@ -172,20 +173,20 @@ impl KernelPool {
         }
     }
 
-    /// Counts calls of the program in a ring that reads and writes, and what these handed over.
+    /// Counts calls of the program in a ring that reads and writes, and the operations that these calls submitted.
     pub(super) fn count_ring_calls(&self, calls: u64, operations: u64) {
         self.ring_calls[0].fetch_add(calls, Ordering::Relaxed);
         self.ring_calls[1].fetch_add(operations, Ordering::Relaxed);
     }
 
     /// Calls of the program in rings that read and write (driver `loop`), and how many reads, writes and syncs these
-    /// handed over.
+    /// calls submitted.
     pub(in crate::compaction) fn ring_calls(&self) -> (u64, u64) {
         let [calls, operations] = &self.ring_calls;
         (calls.load(Ordering::Relaxed), operations.load(Ordering::Relaxed))
     }
 
-    /// Writes a line to the log, if it is another than the one before.
+    /// Writes a line to the log if it differs from the previous one.
     pub(super) fn say_once(&self, log: &InfoLog, line: String) {
         let before = self.said.lock().replace(line.clone());
         if before.as_ref() != Some(&line) {
@@ -203,7 +204,7 @@ impl KernelPool {
         self.shared().take(object.program(driver)?, driver, bytes)
     }
 
-    /// Has the kernel look at a program, and keeps the instance for the next part.
+    /// Lets the kernel verify a program, and keeps the instance for the next part.
     fn try_out(&self, object: &MergeObject, db: &DbOptions, log: &InfoLog) -> std::result::Result<(), Unavailable> {
         let instance = self.load(object, db).inspect_err(|e| log_verifier(log, e))?;
         let verified = instance.verified_instructions().unwrap_or(0);

@@ -23,13 +23,13 @@ impl World {
         self.rings.lend(&self.fs, &clock, &self.limits, memory).unwrap()
     }
 
-    /// Rings made so far, rings kept, and MiB of all.
+    /// Rings made so far, rings kept, and the memory of all in MiB.
     fn counts(&self) -> (u64, usize, usize) {
         (self.rings.made(), self.rings.state.lock().idle.len(), self.rings.memory_bytes() / MIB)
     }
 }
 
-/// On the disk, where there are rings, and in memory.
+/// On disk, if rings are available, and in memory.
 fn worlds() -> Vec<(World, PathBuf, Option<tempfile::TempDir>)> {
     let memory: Arc<dyn FileSystem> = Arc::new(MemFileSystem::new());
     memory.create_dir(&PathBuf::from("/db"), true).unwrap();
@@ -63,7 +63,7 @@ fn rings_are_kept_from_job_to_job_and_from_thread_to_thread() {
             }
         });
         assert_eq!(world.counts(), (1, 1, 1));
-        // Two at once, and one that wants more memory: of the two kept it gets the larger one.
+        // Two at once, then one that needs more memory: it gets the larger of the two kept.
         let (one, two) = (world.lend(MIB), world.lend(3 * MIB));
         assert_eq!(world.counts(), (2, 0, 4));
         drop((one, two));

@@ -1,10 +1,10 @@
-//! The jobs of these tests once more, in another process and with another host: the spec goes there as bytes, the
-//! result comes back as bytes, and the tables are the same, byte by byte.
+//! Runs the jobs of these tests again in another process with another host. Spec and result are passed as bytes, and
+//! the tables must be the same, byte by byte.
 //!
-//! The other process is this program, told by a variable to be a worker. It reads directories from its standard input,
-//! one a line; in each are `spec`, `clock`, the inputs with the files that they share, and `memtable-ID` where a flush
-//! needs them. It answers when `result` is there. Inputs are plain files, or extents of one file `device`, as on a
-//! device that is shared.
+//! The other process is this program, which an environment variable makes a worker. It reads directories from its
+//! standard input, one per line. Each contains `spec`, `clock`, the inputs with the files that they share, and
+//! `memtable-ID` if a flush needs them. It answers when it has written `result`. Inputs are plain files, or extents of
+//! one file `device`, as on a shared device.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -35,9 +35,9 @@ use crate::options::TphTableOptions;
 use crate::table::TphSettings;
 use crate::version::table_of_files;
 
-/// Says that this process is a worker.
+/// The variable that makes this process a worker.
 const WORKER: &str = "ROCKMILL_TEST_JOB_WORKER";
-/// What an answer begins with; other lines are the test harness's.
+/// Prefix of an answer; other lines come from the test harness.
 const ANSWER: &str = "rockmill job: ";
 
 /// What the worker knows by name.
@@ -52,7 +52,7 @@ pub(super) fn registry() -> JobRegistry {
     known
 }
 
-/// A directory in memory where there is one.
+/// A directory in memory if possible.
 fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -76,7 +76,7 @@ impl Worker {
         Self { _child: child, asks, answers }
     }
 
-    /// What came of the job in `dir`.
+    /// Runs the job in `dir` and returns its result.
     fn run(&mut self, dir: &Path) -> JobResult {
         writeln!(self.asks, "{}", dir.display()).unwrap();
         let mut line = String::new();
@@ -89,7 +89,7 @@ impl Worker {
     }
 }
 
-/// What a job made, and the bytes of its tables.
+/// The output of a job, and the bytes of its tables.
 type Made = (JobOutput, Vec<Vec<u8>>);
 
 /// Puts the inputs into pieces of the file `device`, the last ones first and with gaps.
@@ -139,7 +139,7 @@ fn run_elsewhere(spec: &JobSpec, sealed: &[SealedTable], ctx: &LocalHost) -> Mad
         std::fs::write(dir.join(&name), ctx.means.fs.read_to_vec(&ctx.dir.join(&name)).unwrap()).unwrap();
     }
     for table in sealed {
-        // Memtables that were merged go there as the newest of them, and nothing in the place of the others.
+        // Merged memtables are stored under the id of the newest one; the others' files are empty.
         for (i, id) in table.ids().into_iter().enumerate() {
             let entries = if i == 0 { dump(table) } else { Vec::new() };
             std::fs::write(dir.join(format!("memtable-{id}")), entries).unwrap();
@@ -166,7 +166,7 @@ fn assert_same(here: &Made, there: &Made, spec: &JobSpec) {
     assert_eq!(here.0.properties, there.0.properties, "{}", spec.what());
     assert!(here.1 == there.1, "{}: another process wrote other bytes", spec.what());
     let counted = |made: &Made| {
-        // By engine; a memtable that was sent has its range tombstones in fragments.
+        // Differs by engine; a memtable that was sent has fragmented range tombstones.
         let dropped = ResolveStats { blocks_passed: 0, ..made.0.stats.dropped };
         let input_bytes = if spec.runs.is_empty() { 0 } else { made.0.stats.input_bytes };
         JobStats { input_bytes, wall_micros: 0, cpu_micros: 0, dropped, ..made.0.stats }
@@ -178,7 +178,7 @@ fn lease(spec: &mut JobSpec, numbers: &[u64]) {
     spec.numbers = numbers.iter().map(|&first| NumberRange { first, count: 1 }).collect();
 }
 
-/// Compares what a compaction wrote with what it writes elsewhere.
+/// Compares the output of a compaction with its output elsewhere.
 pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost, output: &JobOutput) {
     let mut spec = spec.clone();
     let numbers: Vec<u64> = output.files.iter().map(|f| f.number).collect();
@@ -190,7 +190,7 @@ pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost, output: &JobOutput) {
         lease(&mut spec, &numbers);
         return assert_same(&local(output, ctx), &run_elsewhere(&spec, &[], ctx), &spec);
     }
-    // Parts at once take numbers by chance: one after the other, then.
+    // Parallel parts take file numbers in a random order, so parts run one after the other.
     spec.output.reproducible = true;
     spec.numbers = vec![NumberRange { first: 1 << 30, count: 1000 }];
     let mut ctx = LocalHost { events: JobEvents::default(), ..ctx.clone() };
@@ -241,8 +241,7 @@ fn load(id: u64, cmp: &InternalKeyComparator, bytes: &[u8]) -> Arc<MemTable> {
     Arc::new(mem)
 }
 
-/// The host of the job in a directory. It has nothing of a store: no tables that are open, no numbers but those that
-/// the spec sets aside.
+/// The host of a job in a directory. It has no store: no open tables, and only the file numbers that the spec reserves.
 struct Folder {
     means: JobMeans,
     dir: PathBuf,
@@ -273,7 +272,7 @@ impl JobHost for Folder {
     }
 
     fn input_bytes(&self, file: &SpecFile, path: &Path, direct: bool) -> Result<Arc<dyn RandomAccessFile>> {
-        // Extents are of the table's own file.
+        // Extents are parts of the table's own file.
         if file.extents.is_empty() || path != self.output_path(file.number()) {
             return self.open(path, direct);
         }
@@ -365,7 +364,7 @@ fn serve(dir: &Path) -> Result<JobOutput> {
     run(&spec, &host)
 }
 
-/// The other process. Does nothing in the process that is tested.
+/// Runs as the other process. Does nothing in the process under test.
 #[test]
 fn worker() {
     if std::env::var_os(WORKER).is_none() {
@@ -377,11 +376,11 @@ fn worker() {
             std::fs::read(dir.join("spec")).ok().and_then(|spec| JobSpec::decode(&spec).ok()).map_or(0, |s| s.job);
         let result = JobResult { job, outcome: serve(&dir) };
         std::fs::write(dir.join("result"), result.encode().unwrap()).unwrap();
-        // Past the harness, which keeps what is printed.
+        // Bypasses the harness, which captures printed output.
         let mut out = std::io::stdout().lock();
         writeln!(out, "\n{ANSWER}done").and_then(|()| out.flush()).unwrap();
     }
-    std::process::exit(0); // nobody reads what the harness would say
+    std::process::exit(0); // without the harness's summary
 }
 
 #[test]
@@ -418,7 +417,7 @@ fn a_host_refuses_what_it_does_not_know() {
     assert_eq!(objects.merge_operator.map(|m| m.option_text()), Some(spec.merge_operator));
 }
 
-/// What fails elsewhere comes back as it would here.
+/// An error elsewhere is reported as it would be here.
 #[test]
 fn an_error_comes_back_from_elsewhere() {
     let fs = Arc::new(MemFileSystem::new());
@@ -436,7 +435,7 @@ fn an_error_comes_back_from_elsewhere() {
     assert_eq!(result.job, 7);
 }
 
-/// TPH tables, which go on using files of the inputs, in both orders that keys may have.
+/// TPH tables, which continue to use files of the inputs, in both key orders.
 #[test]
 fn jobs_over_tph_tables_write_the_same_elsewhere() {
     for comparator in [Arc::new(BytewiseComparator) as Arc<dyn Comparator>, Arc::new(HashRangeComparator)] {
@@ -465,7 +464,7 @@ fn jobs_over_tph_tables_write_the_same_elsewhere() {
                     seq += 1;
                     let key = format!("k{:03}", rng.u32(..250)).into_bytes();
                     match rng.u8(..12) {
-                        // Nobody deletes from one hash to another.
+                        // Range deletions do not exist in hash order.
                         0 if is_bytewise => {
                             let end = format!("{}~", String::from_utf8_lossy(&key)).into_bytes();
                             model.ranges.push((key, end, seq));
@@ -508,7 +507,7 @@ fn jobs_over_tph_tables_write_the_same_elsewhere() {
     }
 }
 
-/// Index tables, oldest first, of these histories: what is longer than eight bytes is in log `number`.
+/// Index tables, oldest first, of these histories: values longer than eight bytes are in log `number`.
 fn index_tables(fs: &dyn FileSystem, dir: &Path, number: u64, models: &[Model]) -> Vec<SealedTable> {
     let (mut encoder, mut bytes, mut offsets) = (LogEncoder::new(number, false, 0), Vec::new(), HashMap::new());
     for (_, seq, _, value) in models.iter().flat_map(|m| &m.entries) {
@@ -533,7 +532,7 @@ fn index_tables(fs: &dyn FileSystem, dir: &Path, number: u64, models: &[Model]) 
     (1..).zip(models).map(table).collect()
 }
 
-/// Values that are in a log, of index tables as they are and as an index merge made one of several.
+/// Flushes of index tables whose values are in logs; single tables, and several that an index merge made into one.
 #[test]
 fn flushes_of_index_tables_write_the_same_elsewhere() {
     let (real, memory) = (tempfile::tempdir().unwrap(), MemFileSystem::new());
@@ -588,7 +587,7 @@ fn flushes_of_index_tables_write_the_same_elsewhere() {
     assert!(left_out > 100 && filtered > 5 && merged > 50);
 }
 
-/// Parts that the maker of a spec decides on are no threads.
+/// The number of parts that a spec asks for is not the number of threads.
 #[test]
 fn many_parts_wait_for_few_threads() {
     let fs = Arc::new(MemFileSystem::new());
@@ -612,11 +611,11 @@ fn many_parts_wait_for_few_threads() {
         let mut host = tree.host();
         (host.means.parallel_parts_max, host.means.engines) = (parallel, Arc::default());
         let output = run(&spec, &host).unwrap();
-        // Each thread has a ring, where there are rings.
+        // Each thread has a ring, if rings are available.
         let (made, most) = (host.means.engines.rings.made(), parts_max.min(parallel).max(1) as u64);
         assert!(made <= most, "{made} rings for {most} threads");
         assert_eq!(output.stats.subcompactions, spec.parts.len() as u64);
-        // Their numbers are given as they are needed; all else is the same.
+        // File numbers depend on the order of the parts; all else is the same.
         let files = output.files.iter().map(|f| {
             let table = host.open_input(&SpecFile::new(f.clone())).unwrap();
             (contents_of(&table).entries, f.smallest.clone(), f.largest.clone())
@@ -632,7 +631,7 @@ fn filter_named(name: &str, from_factory: bool) -> crate::compaction::spec::Filt
     crate::compaction::spec::FilterSpec { name, from_factory, input_start_level: Some(0), ..Default::default() }
 }
 
-/// Two hosts with filters of one name that decide by other limits would write other tables.
+/// Two hosts with filters of the same name but different limits would write different tables.
 #[test]
 fn a_host_refuses_a_filter_with_other_options() {
     let fs = Arc::new(MemFileSystem::new());
@@ -645,7 +644,7 @@ fn a_host_refuses_a_filter_with_other_options() {
         wrap(&mut options.cf, &options.db, seconds);
         options.cf
     };
-    // With a limit in place of the name's rest.
+    // With a limit as the suffix of the name.
     let limited = |limit: u32| CfOptions { compaction_filter: Some(rules::limited(limit)), ..small_options() };
     let pairs = [
         ("seconds=100;filter=\"keep\"", [lives_for(100), lives_for(50)]),
@@ -662,7 +661,7 @@ fn a_host_refuses_a_filter_with_other_options() {
         let spec = tree.spec(&c);
         assert_eq!(spec.filter.as_ref().map(|f| f.options.as_str()), Some(said));
         assert_eq!(JobSpec::decode(&spec.encode().unwrap()).as_ref(), Ok(&spec));
-        // Of several filters of one name, the one that says the same.
+        // Among several filters of the same name, selects the one with the same options.
         let objects = registry(&[&others, &mine]).objects(&spec).unwrap();
         let mut host = tree.host();
         host.means.objects = objects;
@@ -677,7 +676,7 @@ fn a_host_refuses_a_filter_with_other_options() {
     }
 }
 
-/// A time to live that changes holds for jobs that begin later, and disturbs none that has begun.
+/// A changed time to live applies to later jobs, and does not affect jobs that have begun.
 #[test]
 fn a_job_goes_by_the_options_that_its_filter_had_when_it_was_made() {
     let fs = Arc::new(MemFileSystem::new());
@@ -733,7 +732,7 @@ fn distort(spec: &mut JobSpec, rng: &mut fastrand::Rng) {
         20 => (o.epoch_number, o.oldest_ancestor_time) = (number, number),
         23 => o.format.tph = Some(TphSettings { piece_limit: number as u32, garbage_percent: rng.u32(0..2000) }),
         _ => {
-            // Blocks that are not there, or not all that are.
+            // Blocks that do not exist, or an incomplete list.
             for blocks in spec.parts.iter_mut().filter_map(|p| p.blocks.as_mut()).flat_map(|b| b.values_mut()) {
                 let at = rng.usize(0..=blocks.len());
                 blocks.truncate(at);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::options::CompressionType::{Lz4, None as Uncompressed, Snappy, Zstd};
 
-/// Four L0 tables whose blocks are compressible, or not, or half, by chance.
+/// Four L0 tables whose blocks are randomly compressible, incompressible, or mixed.
 fn job(cf: CfOptions, seed: u64) -> (Tree, Compaction) {
     let fs = Arc::new(MemFileSystem::new());
     fs.create_dir(&PathBuf::from("/db"), true).unwrap();
@@ -39,7 +39,7 @@ fn job(cf: CfOptions, seed: u64) -> (Tree, Compaction) {
 }
 
 impl Tree {
-    /// What a job writes, and how many pieces helpers did; or what it says.
+    /// What a job writes, and how many pieces helpers did; or its error.
     pub(super) fn outcome(&self, c: &Compaction, engine: MergeEngine, helpers: i32) -> Result<(Vec<Vec<u8>>, u64)> {
         let (_, bytes, engines) = self.whole_outcome(c, engine, helpers)?;
         Ok((bytes, engines.helpers.done()))
@@ -68,8 +68,8 @@ impl Tree {
 /// The tables, their bytes, and what the engines counted.
 type Outcome = (Vec<FileEntry>, Vec<Vec<u8>>, Arc<SharedEngines>);
 
-/// Jobs whose outputs go on using files of the inputs: every engine, with helpers and without, writes the same bytes
-/// and lists the same pieces, and `kernel` says that it left them to another.
+/// Jobs whose outputs continue to use files of the inputs: every engine, with and without helpers, writes the same
+/// bytes and lists the same pieces. `kernel` reports that it left them to another engine.
 #[test]
 fn tph_jobs_that_keep_pieces_write_the_same_bytes_with_every_engine() {
     let (mut kept, mut helped) = (0, 0);
@@ -88,7 +88,7 @@ fn tph_jobs_that_keep_pieces_write_the_same_bytes_with_every_engine() {
         tree.compact(&first);
         let mut seq = 10_000;
         for round in 0..3 {
-            // A tenth of the keys, and some of them go.
+            // A tenth of the keys, some of them deleted.
             let mut m = Model::default();
             let from = rng.u32(0..360);
             for n in from..from + 50 {
@@ -129,7 +129,7 @@ fn tph_jobs_that_keep_pieces_write_the_same_bytes_with_every_engine() {
                     assert_eq!(stats.handed_over(), by_entries, "{what}");
                     assert_eq!(stats.parts(MergeEngine::Kernel), 0, "{what}");
                     let parts = (stats.parts(MergeEngine::Pread), stats.parts(MergeEngine::Uring));
-                    // The twin of a ring in memory is always there.
+                    // The in-memory twin of a ring is always available.
                     assert_eq!(parts, if engine == MergeEngine::Pread { (1, 0) } else { (0, 1) }, "{what}");
                 }
             }

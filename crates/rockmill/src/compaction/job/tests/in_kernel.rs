@@ -1,5 +1,5 @@
-//! Jobs merged in the kernel: the same bytes, the same errors, the same counts as by the other engines; and what it
-//! hands to them.
+//! Jobs merged in the kernel: the same bytes, errors and counts as with the other engines; and the jobs that it leaves
+//! to them.
 
 use rockmill_format::checksum::ChecksumType;
 use rockmill_format::compression::CompressionType;
@@ -23,7 +23,7 @@ fn empty(cf: CfOptions) -> Tree {
     Tree::new(ctx, cf)
 }
 
-/// Overlapping L0 tables of values, tombstones, single deletes and operands, above nothing.
+/// Overlapping L0 tables of values, tombstones, single deletes and operands, with nothing below.
 fn mixed(rng: &mut fastrand::Rng, cf: CfOptions, files: usize, keys: u32) -> (Tree, Compaction) {
     let mut tree = empty(cf);
     let mut seq = 0;
@@ -42,7 +42,7 @@ fn mixed(rng: &mut fastrand::Rng, cf: CfOptions, files: usize, keys: u32) -> (Tr
         }
         tree.flush(&[m]);
     }
-    // Versions that only these saw are in the tables, and hidden from now on.
+    // Versions that only the removed snapshots saw are in the tables, and hidden from now on.
     tree.snapshots.retain(|_| rng.u8(0..6) == 0);
     let c = whole_level(&tree);
     (tree, c)
@@ -59,7 +59,7 @@ fn whole_level(tree: &Tree) -> Compaction {
     *c
 }
 
-/// What a job counts, and what became of its parts.
+/// The counters of a job, and the engines of its parts.
 fn counted(tree: &Tree, c: &Compaction, engine: MergeEngine) -> (JobStats, Arc<SharedEngines>) {
     let mut ctx = tree.ctx.clone();
     ctx.means.db.merge_engine = engine;
@@ -98,8 +98,8 @@ fn what_the_program_drops_is_counted_as_resolution_counts_it() {
     assert!(hidden > 1000 && obsolete > 100, "{hidden} hidden, {obsolete} obsolete");
 }
 
-/// Damage that no checksum catches, in blocks, their lengths and restart points: the engines say the same, or write the
-/// same, and leave nothing behind.
+/// Damage that no checksum catches, in blocks, their lengths and restart points: all engines report the same error, or
+/// write the same output, and leave nothing behind.
 #[test]
 fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
     if !kernel_is_there() {
@@ -127,7 +127,8 @@ fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
         let kernel = tree.outcome(&c, MergeEngine::Kernel, 0).map_err(|e| e.to_string());
         if let Err(e) = &pread {
             failed += 1;
-            // A key that is none is found by the program, and elsewhere by resolution: other words, the same file.
+            // An invalid key is found by the program, in other engines by version resolution: different messages, the
+            // same file.
             let say = |e: &String| (e.contains("internal key"), e.contains(&path.display().to_string()));
             let other = kernel.as_ref().err().unwrap_or_else(|| panic!("seed {seed}: only pread says {e}"));
             assert!(other == e || say(e) == (true, true) && say(other).1, "seed {seed}: {e}\n{other}");
@@ -139,7 +140,7 @@ fn damage_that_no_checksum_catches_is_named_as_by_the_other_engines() {
     assert!(failed > 20, "only {failed} jobs failed");
 }
 
-/// A table that ends before the blocks that its index names.
+/// A table that ends before the blocks in its index.
 #[test]
 fn blocks_behind_the_end_of_a_file_are_an_error_that_names_it() {
     if !kernel_is_there() {
@@ -152,7 +153,7 @@ fn blocks_behind_the_end_of_a_file_are_an_error_that_names_it() {
     let bytes = tree.ctx.means.fs.read_to_vec(&path).unwrap();
     let open = tree.ctx.tables.table(&file).unwrap();
     let last = *blocks_of(&tree.ctx, &file).last().unwrap();
-    // The table is open, so that its index is known, when the file becomes short.
+    // The table is already open, and its index read, when the file is truncated.
     struct Opened(Arc<dyn TableSource>, u64, Arc<Table>);
     impl TableSource for Opened {
         fn table(&self, file: &Arc<FileMeta>) -> Result<Arc<Table>> {
@@ -190,7 +191,8 @@ fn what_the_program_cannot_do_is_done_by_another_engine_and_said() {
             tree.flush(&[m]);
         }
         let c = whole_level(&tree);
-        // The first try may have taken file numbers, which tables have in their properties: entries are compared.
+        // The first attempt may have used up file numbers, which are in tables' properties, so only entries are
+        // compared.
         let (pread, _) = counted(&tree, &c, MergeEngine::Pread);
         let (kernel, engines) = counted(&tree, &c, MergeEngine::Kernel);
         assert_eq!((kernel.dropped, kernel.input_records), (pread.dropped, pread.input_records), "{reason}");

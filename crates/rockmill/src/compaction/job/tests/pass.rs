@@ -1,4 +1,4 @@
-//! Blocks that pass as they stand: what a job writes with them is what it writes without, in every engine.
+//! Blocks that are passed on unchanged: in every engine, a job writes the same with and without this.
 
 use rockmill_format::checksum::ChecksumType;
 use rockmill_format::{InternalKey, SliceTransform};
@@ -14,13 +14,13 @@ use crate::options::{BlockBasedIndexType, DataBlockIndexType};
 struct Shape {
     files: u64,
     entries: u64,
-    /// Entries that a file shares with the next one's keys.
+    /// Entries of a file within the key range of the next file.
     overlap: u64,
-    /// Of so many entries one is something else than a value, and has a second version.
+    /// One in this many entries is not a value, and has a second version.
     odd_one_in: u64,
 }
 
-/// A tree whose L2 lies under everything (or nothing, at the bottom), and L0 files whose keys rise from file to file.
+/// A tree with L0 files whose keys ascend from file to file, and an L2 below all of them (none at the bottom).
 fn rising(
     rng: &mut fastrand::Rng,
     (fs, dir): (Arc<dyn FileSystem>, PathBuf),
@@ -74,7 +74,7 @@ fn picked(tree: &Tree, from: usize, to: usize) -> Compaction {
     }
 }
 
-/// What survives of the inputs, through a merge that knows no blocks.
+/// The surviving entries of the inputs, from a merge that does not pass blocks.
 fn survivors(tree: &Tree, c: &Compaction) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut plan = JobPlan::new(&tree.spec(c), &tree.host()).unwrap();
     let (tombstones, _) = Tombstones::gather(&mut plan, &tree.ctx).unwrap();
@@ -95,13 +95,13 @@ fn survivors(tree: &Tree, c: &Compaction) -> Vec<(Vec<u8>, Vec<u8>)> {
     out
 }
 
-/// Runs the job and compares its entries; gives its files and how many blocks passed.
+/// Runs the job and compares its entries; returns its files and the number of passed blocks.
 fn check_job(tree: &Tree, c: &Compaction, what: &str) -> (Vec<FileEntry>, u64) {
     let output = tree.run(c).unwrap();
     let mut entries = Vec::new();
     for f in &output.files {
         let f = Arc::new(FileMeta::new(f.clone(), Arc::default()));
-        // Counts, sums, index and filter among the rest.
+        // Among other things, checks counts, sums, index and filter.
         tree.ctx.tables.table(&f).unwrap().verify().unwrap();
         for (k, s, t, v) in contents(&tree.ctx, &f).entries {
             assert!((f.entry.smallest_seqno..=f.entry.largest_seqno).contains(&s), "{what}: {f:?}");
@@ -154,7 +154,7 @@ fn blocks_pass_and_every_entry_is_what_it_would_be_without() {
             odd_one_in: *rng.choice(&[7, 20, 20, 100, 100_000]).unwrap(),
         };
         let mut tree = rising(&mut rng, memory(), cf, &shape, false);
-        // Those that go leave versions behind which are hidden from now on.
+        // Removed snapshots leave versions that are hidden from now on.
         tree.snapshots.retain(|_| rng.u8(0..4) == 0);
         let mut c = picked(&tree, 0, 1);
         let what = format!("seed {seed}");
@@ -197,7 +197,7 @@ fn blocks_pass_only_into_tables_of_their_kind() {
         check_job(tree, &c, "").1
     };
     let all = passed(|_| ());
-    // Of each file's sixty or so, those from the tenth on at the latest, whatever stands before them.
+    // Of each file's sixty or so blocks, all from the tenth on at the latest, whatever comes before them.
     assert!(all > 320, "only {all} blocks passed");
     let not: [(&str, Change); 9] = [
         ("restart interval", |cf| cf.table.block_restart_interval = 2),

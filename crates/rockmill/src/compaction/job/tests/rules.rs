@@ -1,5 +1,5 @@
-//! Rules that jobs of these tests go by: a merge operator, a filter that removes and changes entries, and a factory
-//! whose filters go by all that they are told of the job. Other processes know them by name.
+//! User code for these tests' jobs: a merge operator, a filter that removes and changes entries, and a factory whose
+//! filters use all information about the job. Other processes find them by name.
 
 use std::collections::BTreeSet;
 
@@ -14,18 +14,18 @@ use crate::merge_operator::{MergeOperator, StringAppendOperator};
 /// Ends what a filter has changed.
 const MARK: u8 = b'!';
 
-/// Puts a space between operands, which its text cannot say: only a registry finds it.
+/// Puts a space between operands, which its option text cannot express: only a registry can provide it.
 pub(super) fn operator() -> Arc<dyn MergeOperator> {
     Arc::new(StringAppendOperator::new(" "))
 }
 
-/// True for keys whose entries the filters decide on: a third of those of a random history, none that is deleted
-/// singly.
+/// True for keys whose entries the filters decide on: a third of a random history's keys, but none that is
+/// single-deleted.
 fn is_decided(key: &[u8]) -> bool {
     matches!(key, [k @ 100..130] if k % 3 == 0)
 }
 
-/// By the bytes of key and value, and by the job.
+/// Decides by the bytes of key and value, and by the job.
 struct Decides {
     name: &'static str,
     job: u32,
@@ -85,7 +85,7 @@ fn filter() -> SharedFilter {
     SharedFilter::new(Decides { name: "test.Decides", job: 0 })
 }
 
-/// Removes values of fewer bytes than a limit.
+/// Removes values shorter than a limit.
 struct Limited(u32);
 
 impl CompactionFilter for Limited {
@@ -106,7 +106,7 @@ pub(super) fn limited(limit: u32) -> SharedFilter {
     SharedFilter::new(Limited(limit))
 }
 
-/// What these tests call by name, for another process.
+/// Registers what these tests use by name, for another process.
 pub(super) fn register(known: &mut JobRegistry) {
     known.merge_operators.push(operator());
     known.filters.push(filter());
@@ -114,7 +114,7 @@ pub(super) fn register(known: &mut JobRegistry) {
 }
 
 impl Tree {
-    /// From now on the filter decides, or the factory's filters do, or none.
+    /// From now on, the filter decides, or the factory's filters, or none.
     pub(super) fn change_filter(&mut self, which: usize) {
         (self.cf.compaction_filter, self.cf.compaction_filter_factory) = match which % 3 {
             0 => (Some(filter()), None),
@@ -124,8 +124,8 @@ impl Tree {
         self.filtered |= which % 3 < 2;
     }
 
-    /// Readers see the history, merged by [`operator`] where that is the column family's. Of keys that filters decided
-    /// on they see nothing that was not written to them.
+    /// Readers see the history, merged by [`operator`] where that is the column family's. For keys that filters decided
+    /// on, checks only that readers see nothing that was never written.
     pub(super) fn check_history(&self, snapshots: &[u64], what: &str) {
         let (before, after) = (&self.history, self.all());
         if self.cf.merge_operator.is_none() && !self.filtered {

@@ -24,7 +24,7 @@ fn next(v: &Arc<Version>, o: &CfOptions, running: &mut RunningCompactions) -> Op
     Some(c)
 }
 
-/// The levels and the numbers of a job's inputs.
+/// The levels and file numbers of a job's inputs.
 fn inputs(c: &Compaction) -> Vec<(usize, Vec<u64>)> {
     c.inputs.iter().map(|(level, files)| (*level, numbers(files))).collect()
 }
@@ -45,13 +45,13 @@ fn each_table_of_l0_goes_down_alone_and_at_once() {
     assert!(next(&v, &o, &mut running).is_none(), "one job at a time leaves L0, and L0 is not merged among itself");
     running.finish(1, &first);
     assert!(next(&v, &o, &mut running).is_some());
-    // Nothing below: it moves, although a newer one lies upon it.
+    // Nothing is below it, so it moves, although a newer table is above it.
     let v = TreeSpec::new(4).file(1, "p", "z", MB).file(0, "a", "c", MB).file(0, "b", "z", MB).build();
     let moved = next(&v, &o, &mut RunningCompactions::new()).unwrap();
     assert!(moved.trivial_move && inputs(&moved) == [(0, vec![2])], "{moved:?}");
 }
 
-/// A metamorphic history stopped for ever here: nothing took the table, and at the stop trigger nobody wrote.
+/// A metamorphic test once hung here: no job took the table, and at the stop trigger all writers waited.
 #[test]
 fn a_table_of_l0_goes_down_beside_one_that_begins_where_a_range_tombstone_ends() {
     let v = TreeSpec::new(4)
@@ -75,11 +75,11 @@ fn a_full_level_takes_nothing_until_what_makes_it_smaller_has_committed() {
     let (o, mut running) = (options(CompactionStyle::Level), RunningCompactions::new());
     let scores = level_scores(&v, &o);
     assert!(scores.scores[0] >= 1.0 && scores.scores[1] >= 1.0 && scores.pending_bytes > 0, "{scores:?}");
-    // 120 of 100 MB: one of its tables moves, and L0 waits although the other one is in its way alone.
+    // The level has 120 of 100 MB: one of its tables moves, and L0 waits although only the other one is in its way.
     let first = next(&v, &o, &mut running).unwrap();
     assert_eq!((first.start_level(), first.output_level), (1, 2));
     assert!(next(&v, &o, &mut running).is_none(), "what is leaving counts as there, and one job at a time leaves L1");
-    // Two levels apart jobs run at once.
+    // Jobs that are two levels apart run at once.
     let v = TreeSpec::new(5)
         .file(2, "a", "m", 300 * MB)
         .file(2, "n", "z", 300 * MB)
@@ -92,8 +92,8 @@ fn a_full_level_takes_nothing_until_what_makes_it_smaller_has_committed() {
     assert_eq!(levels, [0, 2]);
 }
 
-/// With dynamic sizes leveled compaction puts a full level behind one that much will come to; here nothing comes to it
-/// before it has gone down.
+/// With dynamic level sizes, leveled compaction lets a full level wait for one that will receive much data. Here that
+/// would never end, because nothing reaches the level before it has been emptied.
 #[test]
 fn a_full_level_goes_down_however_much_waits_above_it() {
     let mut t = TreeSpec::new(7).file(6, "a", "z", 10_000 * MB).file(5, "a", "z", 1000 * MB);
@@ -130,7 +130,7 @@ fn a_level_of_runs_goes_down_as_one_when_it_has_as_many_as_it_may() {
     let c = next(&v, &o, &mut running).unwrap();
     assert_eq!(inputs(&c), [(0, vec![9, 8, 7, 6, 5, 4])]);
     assert_eq!((c.output_level, c.output_run, c.bottommost), (1, 4, false));
-    // What it will write counts: L1 is full then.
+    // The bytes that it will write count: L1 is then full.
     let c = next(&v, &o, &mut running);
     assert!(c.is_none(), "{c:?}");
     let (v, mut running) = (runs(runs(TreeSpec::new(4), 1, 4), 0, 4).build(), RunningCompactions::new());
@@ -152,7 +152,7 @@ fn the_last_level_merges_its_runs_in_place() {
     assert!(next(&v1, &o, &mut running).is_none());
 }
 
-/// A trigger of one would make every level full for ever.
+/// A trigger of one would make every level permanently full.
 #[test]
 fn a_level_may_have_two_runs_at_least() {
     let o = CfOptions { level0_file_num_compaction_trigger: 1, ..options(CompactionStyle::Universal) };
@@ -163,7 +163,7 @@ fn a_level_may_have_two_runs_at_least() {
     assert_eq!(next(&v, &o, &mut RunningCompactions::new()).map(|c| c.output_run), Some(0));
 }
 
-/// Extra runs that another strategy left are merged away first, without new ones.
+/// Extra runs that another strategy left are merged first, and no new ones are made.
 #[test]
 fn classic_leveled_takes_the_tree_of_any_other_strategy() {
     let v = runs(TreeSpec::new(4).file(1, "a", "z", 20 * MB), 1, 2).file(0, "a", "z", MB).build();

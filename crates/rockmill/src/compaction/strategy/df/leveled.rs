@@ -2,17 +2,18 @@
 //!
 //! For each level that is due, by score:
 //!
-//! - *L0*: into the base level as leveled does it, if that is free and will then fit (case A). Otherwise the oldest
-//!   free files become an extra run of the base level, at once, several such jobs beside each other.
-//! - *Too large* (case B): its oldest data goes down, base run first. What has nothing older in its level only moves:
-//!   into the oldest run of the level below that has room for its keys, or into a new extra run.
-//! - *Too many extra runs* (case A): files of the newest runs are merged into the base run with all that lies between
-//!   and touches them. Such jobs take little of the key space, so that many run at once.
-//! - *Where writers wait for flushes* (`set_flush_bound`): one job leaves L0 at a time and takes all,
-//!   and runs are let be until there are many, which then go down as one. Bytes count more than jobs there.
-//! - *While writers are at work* such a merge must be cheap (`merge_cost_max`), unless the level above or writers would
-//!   have to wait otherwise.
-//! - *At rest*, when no job runs and no level is full, what there is of extra runs is merged too, for the readers.
+//! - *L0*: merged into the base level as in leveled compaction, if that is free and will then fit (case A). Otherwise
+//!   the oldest free files immediately become an extra run of the base level; several such jobs may run in parallel.
+//! - *Too large* (case B): the level's oldest data goes down, base run first. Tables with nothing older in their level
+//!   are only moved: into the oldest run of the level below that has room for their keys, or into a new extra run.
+//! - *Too many extra runs* (case A): files of the newest runs are merged into the base run, with all overlapping tables
+//!   in between. Such jobs cover little of the key space, so many can run at once.
+//! - *Writers wait for flushes* (`set_flush_bound`): only one job at a time leaves L0, and it takes all of L0. Runs are
+//!   kept until there are many, which then go down as one. Writing few bytes then matters more than running many jobs.
+//! - *While writers are active*, such a merge must be cheap (`merge_cost_max`), unless the level above or writers would
+//!   otherwise have to wait.
+//! - *When writers are idle*, no job runs and no level is full, the remaining extra runs are merged, too, to speed up
+//!   reads.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::event_listener::CompactionReason;
 use crate::pacing::write_control::{StallReason, write_control};
 use crate::sync::atomic::Ordering as Atomic;
 
-/// Files of a run that are tried as the first of a merge.
+/// Most files of a run that are tried as the first file of a merge.
 const CANDIDATES_MAX: usize = 64;
 
 /// The next job of a leveled tree that has extra runs, or may get some.
@@ -42,8 +43,8 @@ impl Picker<'_> {
         })
     }
 
-    /// Where nothing runs and nothing else can: a level that is too large for its score and too small for a job (few
-    /// files in L0, of many bytes) does not keep the readers from what rest brings them.
+    /// The job if nothing runs and nothing else can run. A level may have a score but not enough files for a job (few,
+    /// large files in L0); it must not prevent these merges, which readers benefit from.
     fn at_rest(&self) -> Option<Compaction> {
         let idle = self.running.count() == 0 && !self.is_flush_bound();
         let levels = (1..self.num_levels()).filter(|&level| idle && self.sums[level].free_depth > 0);
@@ -86,20 +87,20 @@ impl Picker<'_> {
             false => free.len() >= due,
         };
         if self.options.compaction_downforce && room && enough {
-            // No more than are due: where more wait, the next job begins beside this one. If that does not: all, since
-            // fewer runs are merged more cheaply.
+            // No more than are due: if more wait, the next job runs in parallel. If no other job may run: all of them,
+            // because merging fewer runs later is cheaper.
             let most = if self.is_flush_bound() { usize::MAX } else { runs_due(self.options) };
             let mut files: Files = free.into_iter().take(most).collect();
             files.reverse();
             return self.df_job(reason, vec![(0, files)], base, run);
         }
         if self.is_flush_bound() && room {
-            return None; // a merge of L0 among itself would cost as much as the job that it waits for
+            return None; // an intra-L0 merge would cost as much as the job that it waits for
         }
         self.intra_l0()
     }
 
-    /// Files of L0 with all that they touch in the base level.
+    /// Files of L0 with all tables that they overlap in the base level.
     fn l0_with(&self, files: Files, base: usize) -> Option<Inputs> {
         let (s, l) = super::key_range(self.cmp(), &files)?;
         let (s, l) = (s.user_key().to_vec(), l.user_key().to_vec());
@@ -123,7 +124,7 @@ impl Picker<'_> {
         Some(inputs)
     }
 
-    /// When nothing can leave L0: its newest files among themselves, so that reads do not pay for the wait.
+    /// If nothing can leave L0, merges its newest files with each other, so that reads do not suffer from the wait.
     fn intra_l0(&self) -> Option<Compaction> {
         let start = self.intra_l0_by_cost()?;
         self.df_job(CompactionReason::LevelL0FilesNum, vec![(0, start.into_files())], 0, 0)
@@ -136,7 +137,7 @@ impl Picker<'_> {
         let too_large = !last && (bytes > self.scores.targets[level] || unnecessary);
         let depth = self.sums[level].depth;
         if self.is_flush_bound() && depth > 0 {
-            // Nothing before there are more runs than else, and then all of them at once.
+            // No merge until there are more runs than usual, and then all of them at once.
             let all = depth > runs_kept_flush_bound(self.options);
             let down = || if too_large { self.push_stack_down(level) } else { None };
             return if all { down().or_else(|| self.merge_extras(level)) } else { None };
@@ -150,7 +151,7 @@ impl Picker<'_> {
             if let Some(c) = self.push_down(level) {
                 return Some(c);
             }
-            // It will be pushed down soon: merging it before is work for nothing, unless readers suffer.
+            // It will be pushed down soon: merging it first is wasted work, unless reads suffer.
             if depth < runs_max(self.options) && self.options.compaction_downforce {
                 return None;
             }
@@ -158,9 +159,10 @@ impl Picker<'_> {
         self.merge_extras(level)
     }
 
-    /// When nothing comes from L0 and no job runs: what lies upon each other in a level with all that is older, into
-    /// the base run of the deepest level, where that is not larger than what is merged into it. Pushed down step by
-    /// step it would be written in each level, and the deepest base run for a few runs at a time.
+    /// If nothing comes from L0 and no job runs: merges the overlapping runs of a level, with everything older, into
+    /// the base run of the deepest level, unless that run is larger than what is merged into it. Pushed down step by
+    /// step, the data would be written in each level, and the deepest base run would be rewritten for a few runs at a
+    /// time.
     fn collapse(&self, level: usize) -> Option<Compaction> {
         if self.scores.scores[0] >= 1.0 || self.running.count() > 0 {
             return None;
@@ -224,8 +226,8 @@ impl Picker<'_> {
         None
     }
 
-    /// All runs of a level that lie upon each other, as one extra run of the level below: each byte of them is written
-    /// once for so many runs.
+    /// Pushes all overlapping runs of a level down as one extra run of the level below: each byte is written only once
+    /// for all of them.
     fn push_stack_down(&self, level: usize) -> Option<Compaction> {
         let (below, extras) = (level + 1, &self.version.levels[level].extras);
         let run = self.new_run(below);
@@ -249,14 +251,14 @@ impl Picker<'_> {
         None
     }
 
-    /// Files of the newest extra runs, into the base run.
+    /// Merges files of the newest extra runs into the base run.
     fn merge_extras(&self, level: usize) -> Option<Compaction> {
         let extras = &self.version.levels[level].extras;
         let at_work = self.options.compaction_downforce && !self.is_flush_bound() && self.running.writers_at_work();
         let at_work = at_work && !self.keeps_l0_waiting(level) && !self.keeps_writers_waiting();
         let due = if self.is_flush_bound() { runs_kept_flush_bound(self.options) + 1 } else { runs_due(self.options) };
-        // While writers are at work, wherever that is cheap. Otherwise where as many runs as are due lie upon each
-        // other; at rest, where the most do.
+        // While writers are active: wherever it is cheap. Otherwise: where at least the due number of runs overlap;
+        // when idle, where most runs overlap.
         let (least, cost_max) = match at_work {
             true => (1, self.merge_cost_max(level)),
             false => (due.min(self.sums[level].free_depth), f64::INFINITY),
@@ -274,14 +276,15 @@ impl Picker<'_> {
                 if runs < least {
                     continue;
                 }
-                // Bytes written for each byte that leaves the extra runs; too large ones only if there is no other.
+                // Bytes written for each byte that leaves the extra runs. Merges that are too large are chosen only if
+                // there is no other.
                 let of_each = all as f64 / (all - base).max(1) as f64;
                 let cost = of_each + if all > limit { all as f64 / limit as f64 } else { 0.0 };
                 if best.as_ref().is_some_and(|b| cost >= b.0) {
                     continue;
                 }
                 let files = self.in_run(&run.files, f.smallest_user_key(), f.largest_user_key());
-                // Dear ones only where the level above would have to wait otherwise.
+                // Expensive merges only if the level above would otherwise have to wait.
                 if of_each > cost_max && (runs < due || self.has_room(&[(level, files.clone())], level)) {
                     continue;
                 }
@@ -296,8 +299,8 @@ impl Picker<'_> {
         self.df_job(CompactionReason::LevelMaxLevelSize, inputs, level, 0)
     }
 
-    /// True where what is due in L0 must wait until the level has fewer runs, and no job is about to bring that. L0
-    /// reaches over many keys, so it waits for runs that lie apart, too: at each key there may be room for more.
+    /// True if files that are due in L0 must wait until the level has fewer runs, and no job is about to reduce them.
+    /// L0 spans many keys, so it also waits for disjoint runs, even if each key has room for more.
     fn keeps_l0_waiting(&self, level: usize) -> bool {
         if level != self.scores.base_level || self.scores.scores[0] < 1.0 || self.sums[level].busy() > 0 {
             return false;
@@ -306,17 +309,17 @@ impl Picker<'_> {
         !free.is_empty() && !self.has_room(&[(0, free)], level)
     }
 
-    /// True where sorted runs slow writers although most threads have nothing to do: what is put off to save bytes must
-    /// not hold anybody up.
+    /// True if sorted runs slow down writers although most threads are idle: merges that are deferred to save bytes
+    /// must not delay writers.
     fn keeps_writers_waiting(&self) -> bool {
         let idle = self.running.count() == 0 || 2 * self.running.idle_threads() > self.running.threads();
         let control = write_control(self.scores.load(), self.options);
         idle && control.pressure > 0.0 && control.reason == StallReason::L0Files
     }
 
-    /// Bytes that a merge into the base run of a level may write for each byte of its extra runs while writers are at
-    /// work. At 100 percent: what it takes with as many runs as are due, each as large as the level above may be.
-    /// Leveled compaction, which merges one such run at a time, rewrites that many times as much of the base run.
+    /// Most bytes that a merge into the base run of a level may write for each byte of its extra runs while writers are
+    /// active. At 100 percent: the cost with the due number of runs, each as large as the level above may be. Leveled
+    /// compaction merges one such run at a time, and therefore rewrites the base run as many times more often.
     fn merge_cost_max(&self, level: usize) -> f64 {
         let due = runs_due(self.options);
         let above = match level > self.scores.base_level {

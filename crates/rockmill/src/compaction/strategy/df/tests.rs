@@ -57,10 +57,10 @@ fn what_has_nothing_older_beside_it_moves_into_the_oldest_run_with_room() {
         .build();
     let (o, mut cursors) = (options(CompactionStyle::Level), RunningCompactions::new());
     let (c, _) = next(&v, &o, &mut cursors).unwrap();
-    // Table 1 finds room in extra run 3 of level 2, above what it overlaps in the base run.
+    // Table 1 fits into extra run 3 of level 2, above the tables of the base run that it overlaps.
     assert_eq!((numbers(&c.inputs[0].1), c.output_level, c.output_run), (vec![1], 2, 3));
     assert!(c.trivial_move && c.inputs.len() == 1);
-    // With the option off, no table goes into an extra run, which may be gone before it comes.
+    // With the option off, no table goes into an extra run, which may be gone before it arrives.
     let off = CfOptions { compaction_downforce: false, ..o.clone() };
     cursors = RunningCompactions::new();
     while let Some((c, _)) = next(&v, &off, &mut cursors) {
@@ -90,7 +90,7 @@ fn extra_runs_are_merged_with_all_that_lies_between() {
     assert_eq!(inputs, [(2, vec![5]), (2, vec![4]), (2, vec![1, 2])], "runs from the newest to the base");
     assert_eq!((c.output_level, c.output_run, c.bottommost), (2, 0, true));
     assert!(depends_on.is_empty());
-    // Without the option they are merged, too.
+    // They are also merged without the option.
     cursors.finish(1, &c);
     let off = CfOptions { compaction_downforce: false, ..o };
     assert!(next(&v, &off, &mut RunningCompactions::new()).is_some_and(|(c, _)| c.output_run == 0));
@@ -112,7 +112,7 @@ fn a_level_gets_no_more_extra_runs_than_it_may_have() {
     }
 }
 
-/// Two threads for a job where others have nothing to do; one from L0 takes the last, others leave one.
+/// A job gets two threads if others are idle; a job from L0 takes the last idle thread, other jobs leave one.
 #[test]
 fn idle_threads_share_a_job() {
     let split = |levels: TreeSpec, style, threads, idle| {
@@ -139,7 +139,8 @@ fn idle_threads_share_a_job() {
     assert_eq!(split(small, CompactionStyle::Level, 4, 4), 0, "too small");
 }
 
-/// Of the runs above the oldest, those that make it too large are merged with it; small ones do not wait for that.
+/// Of the runs above the oldest one, those that make the amplification too large are merged with it; small ones stay
+/// out.
 #[test]
 fn a_job_for_space_leaves_small_runs_out() {
     let tree = || {
@@ -160,7 +161,7 @@ fn a_job_for_space_leaves_small_runs_out() {
     assert_eq!(taken(1), [1, 2, 3, 4, 5]);
 }
 
-/// Seven runs are due in L0, and as many lie in the last level; a job merges so many of them as it may. The base run,
+/// Seven runs are due in L0, and the last level has as many; a job merges as many of them as it may. The base run,
 /// which is larger than all others together, stays out.
 #[test]
 fn a_job_of_df_tiered_merges_no_more_runs_than_max_merge_width() {
@@ -180,7 +181,7 @@ fn a_job_of_df_tiered_merges_no_more_runs_than_max_merge_width() {
         taken.sort_unstable();
         taken
     };
-    // Numbers are by age, the oldest first.
+    // Numbers are in order of age, oldest first.
     assert_eq!(taken(u32::MAX, true), [2, 3, 4, 5, 6, 7]);
     assert_eq!(taken(4, true), [2, 3, 4, 5]);
     assert_eq!(taken(u32::MAX, false), [2, 3, 4, 5, 6, 7]);
@@ -188,7 +189,7 @@ fn a_job_of_df_tiered_merges_no_more_runs_than_max_merge_width() {
     assert_eq!(taken(0, false), [2, 3], "fewer than two are no merge");
 }
 
-/// Runs of the last level with these sizes, the oldest first: those that the next job merges, and into which run.
+/// For runs of these sizes in the last level, oldest first: the runs that the next job merges, and into which run.
 fn merged_in_the_last_level(sizes: &[u64]) -> Option<(Vec<u64>, u64)> {
     let mut t = TreeSpec::new(3);
     for (run, size) in sizes.iter().enumerate() {
@@ -203,21 +204,21 @@ fn merged_in_the_last_level(sizes: &[u64]) -> Option<(Vec<u64>, u64)> {
     Some((taken, c.output_run))
 }
 
-/// As in universal compaction, runs of about one size are merged, so that no run is rewritten for each that comes.
+/// As in universal compaction, runs of about the same size are merged, so that no run is rewritten for each new one.
 #[test]
 fn the_last_level_of_df_tiered_merges_runs_of_about_one_size() {
     assert_eq!(merged_in_the_last_level(&[100, 10, 10]), Some((vec![2, 3], 1)));
     assert_eq!(merged_in_the_last_level(&[100, 60, 50]), Some((vec![1, 2, 3], 0)), "together they are as large");
     assert_eq!(merged_in_the_last_level(&[100, 40]), None, "it is not worth it");
     assert_eq!(merged_in_the_last_level(&[100, 40, 15]), None);
-    // No more runs may come, whatever their sizes are.
+    // No more runs may be added, whatever their sizes are.
     let runs = runs_max(&options(CompactionStyle::Universal));
     assert_eq!(runs, 4);
     assert_eq!(merged_in_the_last_level(&[100, 40, 15, 5]), Some((vec![1, 2, 3, 4], 0)), "the least for each byte");
     assert_eq!(merged_in_the_last_level(&[900, 40, 15, 5]), Some((vec![2, 3, 4], 1)));
 }
 
-/// A level is due before it takes no more, however many runs a job should have.
+/// A level becomes due before it refuses more runs, regardless of how many runs a job should have.
 #[test]
 fn a_level_of_df_tiered_that_is_full_is_due() {
     let mut o = options(CompactionStyle::Universal);
@@ -249,7 +250,7 @@ fn what_a_merge_of_the_last_level_has_makes_room() {
     assert!(levels.contains(&1), "{levels:?}");
 }
 
-/// What a job takes deeper makes room, before it has committed.
+/// Tables that a job moves deeper make room even before it commits.
 #[test]
 fn runs_that_leave_make_room() {
     let mut t = TreeSpec::new(4).file(2, "a", "z", 99 * MB);
@@ -272,7 +273,7 @@ fn stack(levels: usize, level: usize, runs: u64) -> TreeSpec {
     t
 }
 
-/// Where writers wait for flushes: one job takes all of L0, none beside it, and L0 is not merged among itself.
+/// If writers wait for flushes, one job takes all of L0, no other job runs next to it, and no intra-L0 merge happens.
 #[test]
 fn who_waits_for_flushes_writes_little_from_l0() {
     let mut t = stack(4, 1, 0);
@@ -291,7 +292,8 @@ fn who_waits_for_flushes_writes_little_from_l0() {
     assert!(next(&few, &o, &mut cursors).is_some());
 }
 
-/// Where writers wait for flushes extra runs are let be until there are more than else; then all go down as one.
+/// If writers wait for flushes, extra runs are kept until there are more of them than usual; then all go down as one
+/// run.
 #[test]
 fn who_waits_for_flushes_merges_many_runs_at_once() {
     let o = options(CompactionStyle::Level);
@@ -314,11 +316,12 @@ fn who_waits_for_flushes_merges_many_runs_at_once() {
     assert!(runs_max(&o) < runs_kept_flush_bound(&o) && runs_kept_flush_bound(&o) < runs_max_flush_bound(&o));
 }
 
-/// While writers are at work, extra runs are merged where that is as cheap as the option says, or where the level takes
-/// no more of them; at rest all are.
+/// While writers are active, extra runs are merged only if that is as cheap as the option demands, or if the level
+/// accepts no more runs. While writers are idle, all are merged.
 #[test]
 fn while_writers_are_at_work_no_merge_is_dear() {
-    // L1 may have 100 MB, L2 has five times that, two runs are due: 1 + 5 / 2 bytes may be written for each at 100 %.
+    // L1 may have 100 MB, L2 five times that, and two runs are due: at 100 %, 1 + 5 / 2 bytes may be written for each
+    // byte.
     let inputs = |percent: u32, sizes: &[u64], at_work: bool| {
         let o = CfOptions { compaction_downforce_merge_percent: percent, ..options(CompactionStyle::Level) };
         let mut t = TreeSpec::new(4).file(2, "a", "z", 500 * MB);
@@ -330,7 +333,7 @@ fn while_writers_are_at_work_no_merge_is_dear() {
         next(&v, &o, &mut cursors).map(|(c, _)| c.inputs.len())
     };
     for (percent, sizes, at_work) in [
-        (100, &[250][..], Some(2)),        // 3.0, though one run is none that is due
+        (100, &[250][..], Some(2)),        // 3.0, although one run is not due
         (100, &[150], None),               // 4.3
         (150, &[150], Some(2)),            // of 4.75
         (100, &[80, 80], None),            // 4.1
@@ -347,8 +350,8 @@ fn while_writers_are_at_work_no_merge_is_dear() {
     }
 }
 
-/// Extra runs of the base level that lie apart leave room at each key and none for L0, which reaches over all of them:
-/// they are merged though that is dear, or L0 would wait until writers rest.
+/// Disjoint extra runs of the base level leave room at each key, but none for L0, which spans all of them. They are
+/// merged although that is expensive; otherwise L0 would wait until writers are idle.
 #[test]
 fn l0_does_not_wait_for_runs_that_lie_apart() {
     let next_of = |l0: usize| {
@@ -376,7 +379,7 @@ fn l0_does_not_wait_for_runs_that_lie_apart() {
     assert!(next_of(2));
 }
 
-/// Merges are put off to save bytes, and not where runs slow writers whom idle threads could help.
+/// Merges are deferred to save bytes, but not if runs slow down writers and idle threads could help.
 #[test]
 fn what_is_put_off_holds_no_writer_up() {
     let inputs = |slowdown: i32| {
@@ -392,12 +395,12 @@ fn what_is_put_off_holds_no_writer_up() {
         cursors.set_writers_at_work(true);
         next(&v, &o, &mut cursors).map(|(c, _)| c.inputs.len())
     };
-    // One table of L0, and in two levels one run more than is due.
+    // One table in L0, and in two levels one more run than the due number.
     assert_eq!(inputs(20), None);
     assert_eq!(inputs(2), Some(4));
 }
 
-/// At rest what lies in several levels is written once, not level by level.
+/// While writers are idle, data in several levels is written once, not level by level.
 #[test]
 fn what_a_burst_left_goes_to_the_deepest_level_at_once() {
     let build = |below: u64| {
@@ -413,7 +416,7 @@ fn what_a_burst_left_goes_to_the_deepest_level_at_once() {
     assert!(c.output_level < 3, "not where it is small beside what lies there");
 }
 
-/// Tables of `v` that get a job for their age at 1000 seconds, one after the other, and where each goes.
+/// The tables of `v` that get a job because of their age at 1000 seconds, in order, and where each goes.
 fn aged(v: &Arc<Version>, o: &CfOptions) -> Vec<(Vec<u64>, usize, u64)> {
     let mut cursors = RunningCompactions::new();
     cursors.set_flush_bound(true); // the shape asks for nothing
@@ -429,7 +432,7 @@ fn aged(v: &Arc<Version>, o: &CfOptions) -> Vec<(Vec<u64>, usize, u64)> {
 
 #[test]
 fn a_table_of_an_extra_run_that_is_due_for_its_age_is_itself_taken() {
-    // Table 2 is due, table 1 of the base run, which it lies upon, is not.
+    // Table 2 is due; table 1 below it in the base run is not.
     let tree = || {
         let t = TreeSpec::new(4).file(1, "a", "f", 10 * MB).times(990, 990);
         let t = t.file(1, "b", "e", MB).in_run(1).times(10, 10);
@@ -463,7 +466,7 @@ fn a_table_that_is_due_and_cannot_have_a_job_keeps_no_other_from_its_own() {
 
 #[test]
 fn the_oldest_table_of_l0_above_extra_runs_is_not_at_the_bottom() {
-    // What DF-tiered leaves: a tree without base runs. A job has the extra run.
+    // A tree without base runs, as DF-tiered leaves it. A job has the extra run.
     let v =
         TreeSpec::new(4).file(2, "a", "z", 10 * MB).in_run(1).times(5, 5).file(0, "c", "w", MB).times(10, 10).build();
     let o = CfOptions { periodic_compaction_seconds: 100, ttl: 0, ..options(CompactionStyle::Level) };
@@ -474,7 +477,8 @@ fn the_oldest_table_of_l0_above_extra_runs_is_not_at_the_bottom() {
     assert!(!c.older_runs().is_empty());
 }
 
-/// A table that moves from an extra run into a base run is another object there, and not busy; its number is the same.
+/// A table that moves from an extra run into a base run becomes another object, which is not busy, with the same
+/// number.
 #[test]
 fn a_job_for_a_table_that_has_just_moved_is_not_forgotten_when_the_move_ends() {
     let v1 = TreeSpec::new(5).file(1, "m", "n", 1100 * MB).in_run(3).file(3, "a", "b", MB).file(0, "m", "n", MB);
@@ -492,7 +496,7 @@ fn a_job_for_a_table_that_has_just_moved_is_not_forgotten_when_the_move_ends() {
     assert_eq!((numbers(&next.inputs[0].1), next.start_level(), next.output_level), (vec![1], 2, 3));
     let second = cursors.start(&next).number;
     assert!(first != second && cursors.count() == 2);
-    // A job that meets the table on its way needs the one that has it now.
+    // A job that overlaps the moving table depends on the job that has it now.
     let above = vec![(0, v2.levels[0].base.clone())];
     assert_eq!(cursors.depends_on(&v2, &above, 3, 7), Some(vec![second]));
     cursors.finish(first, &moves);
@@ -502,7 +506,7 @@ fn a_job_for_a_table_that_has_just_moved_is_not_forgotten_when_the_move_ends() {
     assert_eq!(cursors.count(), 0);
 }
 
-/// A range tombstone's end is exclusive: a table that ends with it has nothing of the key at which the next one
+/// A range tombstone's end is exclusive: a table that ends with it does not contain the key at which the next table
 /// begins.
 #[test]
 fn a_table_that_begins_where_a_range_tombstone_ends_is_in_nobodys_way() {
@@ -512,6 +516,6 @@ fn a_table_that_begins_where_a_range_tombstone_ends_is_in_nobodys_way() {
         RunningCompactions::new().depends_on(v, &job, 1, 0)
     };
     assert_eq!(needs(&with(TreeSpec::new(3).open_file(1, "a", "m", MB))), Some(Vec::new()));
-    // That the two share a key is what a clean cut never leaves.
+    // A clean cut never leaves two tables that share a key.
     assert_eq!(needs(&with(TreeSpec::new(3).file(1, "a", "m", MB))), None);
 }

@@ -1,19 +1,21 @@
-//! DF-tiered: each level has up to `level0_file_num_compaction_trigger` runs; all of them together become one new extra
-//! run of the next level, and the next such job begins while the first one runs. A level's runs are of about one size.
+//! DF-tiered: each level has up to `level0_file_num_compaction_trigger` runs. All of them together become one new extra
+//! run of the next level; the next such job can begin while the first one runs. A level's runs are of about the same
+//! size.
 //!
-//! What the options of universal compaction say here:
+//! The options of universal compaction mean here:
 //!
-//! - `min_merge_width`: runs that a job merges at least, if that is more than the trigger, and as far as a level may
-//!   have so many. It takes no more than are due, so that the next job begins beside it, and no more than
-//!   `max_merge_width`; jobs that save space may.
-//! - `size_ratio`: a level's oldest run that is larger than its others together by more than this many percent is not
-//!   merged with them; it goes down as it is. Only trees that another strategy left have such runs.
-//! - `max_size_amplification_percent`: when the runs above the oldest come to so much of its size, as far as none is
-//!   busy, it is merged with the oldest of them, as many as make that false. DF jobs above go on meanwhile.
-//! - `stop_style`, `max_read_amp` and `compression_size_percent` have nothing to say here and are refused.
+//! - `min_merge_width`: the least number of runs that a job merges, if that is more than the trigger and a level may
+//!   have that many. A job takes no more than are due, so that the next job can run in parallel, and no more than
+//!   `max_merge_width`; only jobs that save space may take more.
+//! - `size_ratio`: if a level's oldest run is larger than its other runs together by more than this percentage, it is
+//!   not merged with them, but moved down as it is. Only trees that another strategy left have such runs.
+//! - `max_size_amplification_percent`: when the runs above the oldest one reach this percentage of its size (not
+//!   counting busy runs), it is merged with the oldest of them, as many as needed to get below the limit. DF jobs above
+//!   continue meanwhile.
+//! - `stop_style`, `max_read_amp` and `compression_size_percent` have no meaning here and are refused.
 //! - Periodic and marked files are compacted as in universal compaction.
 //!
-//! The last level merges neighbours of about one size; its base run is one of them.
+//! The last level merges neighbouring runs of about the same size; its base run is one of its runs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,9 +37,9 @@ pub(in crate::compaction::strategy) fn pick(picker: Picker<'_>) -> Option<Compac
     universal.periodic().or_else(by_shape).or_else(|| universal.marked())
 }
 
-/// The oldest run with as many of those above it as it takes: what is left above has not
-/// `max_size_amplification_percent` of it. Universal compaction takes all of them; here the small ones, which have much
-/// to do meanwhile, stay out.
+/// Merges the oldest run with as many runs above it as necessary: the remaining ones above are below
+/// `max_size_amplification_percent` of it. Universal compaction takes all of them; here the small runs, which other
+/// jobs need meanwhile, stay out.
 fn for_space(universal: &Universal<'_>) -> Option<Compaction> {
     if universal.picker.running.threads() == 1 {
         return universal.for_space(); // nothing would run beside it
@@ -61,7 +63,7 @@ fn for_space(universal: &Universal<'_>) -> Option<Compaction> {
     universal.of_runs(start, end, CompactionReason::UniversalSizeAmplification, true)
 }
 
-/// The level that has most free runs first.
+/// Tries the level with the most free runs first.
 fn by_level(universal: &Universal<'_>) -> Option<Compaction> {
     let picker = &universal.picker;
     let mut order: Vec<(usize, f64)> = picker.scores.scores.iter().copied().enumerate().collect();
@@ -78,7 +80,7 @@ fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
     }
     let below = level + 1;
     let run = picker.new_run(below);
-    // Oldest first; those that running jobs take deeper are no longer counted.
+    // Oldest first; runs that running jobs move deeper do not count.
     let mut free: Vec<Files> = match level {
         0 => picker.free_l0(below, run).into_iter().map(|f| vec![f]).collect(),
         _ => {
@@ -91,7 +93,7 @@ fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
     if free.len() < due {
         return None;
     }
-    // No more than are due: where more wait, the next job begins beside this one.
+    // No more than are due: if more wait, the next job runs in parallel.
     free.truncate(due.min(width_max(of)));
     let bytes = |runs: &[Files]| -> u64 { runs.iter().map(|files| total_bytes(files)).sum() };
     let others = bytes(&free[1..]) as f64;
@@ -108,27 +110,26 @@ fn of_level(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
     picker.df_job(reason, inputs, below, run)
 }
 
-/// Runs of a level at which they are due; never more than it may have.
+/// Number of runs at which a level is due; never more than it may have.
 fn due(universal: &Universal<'_>) -> usize {
     let due = universal.trigger().max(universal.of.min_merge_width.max(2) as usize);
     due.min(runs_max(universal.picker.options))
 }
 
-/// Runs that a job merges at most which does not save space.
+/// Most runs that a job merges, unless it saves space.
 fn width_max(of: &UniversalCompactOptions) -> usize {
     of.max_merge_width.max(2) as usize
 }
 
-/// Neighbours of the last level into one run, that of the oldest of them. As in universal compaction runs of about one
-/// size go together: one that is larger than the newer ones together stays out until these have grown, or all that
-/// there is would be rewritten for each run that comes. Where the level takes no more runs, those go together that cost
-/// least.
+/// Merges neighbouring runs of the last level into the oldest of them. As in universal compaction, runs of about the
+/// same size are merged: a run that is larger than the newer ones together stays out until these have grown; otherwise
+/// everything would be rewritten for each new run. If the level accepts no more runs, the cheapest merge is chosen.
 fn within_last(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
     let (picker, of) = (&universal.picker, universal.of);
     let runs: Vec<&[Arc<_>]> = picker.version.levels[level].runs().collect();
     let due = due(universal).min(width_max(of));
     let full = runs.len() >= runs_max(picker.options);
-    // How much of a job the oldest run of it may be.
+    // How large a job's oldest run may be, relative to the others.
     let larger = (100.0 + f64::from(of.size_ratio)) / 100.0;
     let mut best: Option<(f64, Range<usize>)> = None;
     for oldest in (1..runs.len()).rev().filter(|i| !any_busy(runs[*i])) {
@@ -139,7 +140,7 @@ fn within_last(universal: &Universal<'_>, level: usize) -> Option<Compaction> {
             }
             newer += total_bytes(runs[newest]) as f64;
             let alike = oldest + 1 - newest >= due && size <= newer * larger;
-            // Bytes written for each that goes into another run.
+            // Bytes written for each byte that moves to another run.
             let cost = (size + newer) / f64::max(newer, 1.0);
             if (alike || full) && best.as_ref().is_none_or(|(least, _)| cost < *least) {
                 best = Some((cost, newest..oldest + 1));

@@ -87,7 +87,7 @@ fn the_cheapest_file_goes_first() {
     assert_eq!(c.output_level, 2);
 }
 
-/// Files of L1 in the order in which each priority takes them: all of L1 is due, and what was taken is busy.
+/// Files of L1 in the order in which each priority takes them: all of L1 is due, and files that were taken are busy.
 #[test]
 fn priorities_order_the_files_of_a_level() {
     let order = |pri| {
@@ -124,7 +124,8 @@ fn priorities_order_the_files_of_a_level() {
     assert_eq!(order(CompactionPri::RoundRobin), [[3, 4]], "what lies behind the cursor, and nothing beside it");
 }
 
-/// The cursor goes behind what was taken, and begins again when the last file was. While a job runs, the level waits.
+/// The cursor moves past the files that were taken, and starts again after the last file. While a job runs, the level
+/// waits.
 #[test]
 fn round_robin_goes_through_the_key_space() {
     let mut t = TreeSpec::new(4);
@@ -132,7 +133,7 @@ fn round_robin_goes_through_the_key_space() {
         t = t.file(1, s, l, 4 * MB).file(2, s, l, MB);
     }
     let v = t.build();
-    // Two of the four have to go.
+    // Two of the four files have to go down.
     let o = CfOptions { compaction_pri: CompactionPri::RoundRobin, ..options() };
     let mut cursors = RunningCompactions::new();
     let mut at = |expected: &[u64], next: &[u8]| {
@@ -153,20 +154,20 @@ fn round_robin_goes_through_the_key_space() {
     assert_eq!((numbers(&c.inputs[0].1), c.next_cursor.expect("it moves").user_key()), (vec![7], &b"a"[..]));
 }
 
-/// Tables that move with the one at the cursor count: as soon as the level fits, no further one is taken.
+/// Tables that move together with the one at the cursor count: as soon as the level fits, no more are taken.
 #[test]
 fn round_robin_takes_no_more_than_has_to_go() {
     let mut t = TreeSpec::new(4);
     for (s, l) in [("a", "b"), ("d", "e"), ("g", "h"), ("j", "k")] {
         t = t.file(1, s, l, 4 * MB);
     }
-    // Nothing below the first two, 8 MiB; six have to go.
+    // There is nothing below the first two files, 8 MiB; 6 MiB have to go down.
     let v = t.file(2, "g", "h", MB).build();
     let o = CfOptions { compaction_pri: CompactionPri::RoundRobin, ..options() };
     assert_eq!(numbers(&pick_one(&v, &o).inputs[0].1), [1, 2]);
 }
 
-/// A job's tables end at the cursor of the level that they go to, if it lies within the job.
+/// A job's output tables end at the cursor of the output level, if it is within the job's range.
 #[test]
 fn round_robin_keeps_the_cursor_below_between_tables() {
     let v = TreeSpec::new(4).file(1, "b", "k", 12 * MB).file(2, "d", "m", MB).build();
@@ -185,7 +186,7 @@ fn round_robin_keeps_the_cursor_below_between_tables() {
     }
 }
 
-/// A table with more tombstones than other entries counts for more than its bytes.
+/// A table with more tombstones than other entries has more weight than its size.
 #[test]
 fn tombstones_make_a_table_go_down_sooner() {
     use crate::version::TableNumbers;
@@ -202,7 +203,7 @@ fn tombstones_make_a_table_go_down_sooner() {
     let _ = v.levels[1].base[1].numbers.set(of(8000));
     v.weigh_tombstones();
     let weight = |i: usize| v.levels[1].base[i].tombstone_weight.get().copied();
-    // 20 MiB in 7,000 values, 11 of 24 MiB stored: 1,372 bytes; 6,000 tombstones too many, twice.
+    // 20 MiB in 7,000 values, of which 11/24 are stored: 1,372 bytes each. The 6,000 excess tombstones count twice.
     assert_eq!((weight(0), weight(1)), (Some(0), Some(6000 * 2 * 1372)));
     let o = CfOptions { compaction_pri: CompactionPri::ByCompensatedSize, ..options() };
     assert_eq!(numbers(&pick_one(&v, &o).inputs[0].1)[0], 2);
@@ -217,7 +218,7 @@ fn neighbours_that_share_a_key_go_together() {
     let v = TreeSpec::new(4).open_file(1, "a", "c", 11 * MB).file(1, "c", "f", MB).file(2, "d", "e", MB).build();
     let c = pick_one(&v, &options());
     assert_eq!(numbers(&c.inputs[0].1), [1]);
-    // With the middle one busy, none can go.
+    // With the middle one busy, none can be taken.
     let v = spec().build();
     v.levels[1].base[1].being_compacted.store(true, Atomic::Release);
     assert!(
@@ -295,8 +296,8 @@ fn marked_files_go_when_nothing_else_does() {
 }
 
 mod random {
-    //! Random trees, jobs picked until none is left, several running at once and ending in any order. A job is
-    //! carried out on metadata: its outputs cover the same keys. After every step the tree must hold its invariants.
+    //! Random trees, jobs picked until none is left, several running at once and ending in any order. Jobs are
+    //! simulated on metadata: the outputs cover the same keys. After every step, the tree's invariants must hold.
 
     use super::*;
     use rockmill_format::edit::FileEntry;
@@ -337,7 +338,8 @@ mod random {
             self.version.levels[level].sort(level, &cmp);
         }
 
-        /// Files count the time. Now and then all that is due for its age may go, and for snapshots.
+        /// The number of files serves as the time. Now and then, files that are due because of their age or of
+        /// snapshots may go.
         fn moment(&self, rng: &mut fastrand::Rng) -> Moment {
             let now = if rng.bool() { self.next_file } else { 0 };
             Moment { now, oldest_snapshot: rng.u64(0..self.next_seq.max(2)) * u64::from(rng.bool()) }
@@ -355,7 +357,7 @@ mod random {
             self.add(0, entries, self.next_file);
         }
 
-        /// Carries a job out; versions of a key may be split over two outputs, as RocksDB's own may be.
+        /// Carries out a job. Versions of a key may be split over two outputs, as in RocksDB.
         fn carry_out(&mut self, c: &Compaction, rng: &mut fastrand::Rng) {
             let numbers: Vec<u64> = c.input_files().map(|f| f.number()).collect();
             for level in &mut self.version.levels {
@@ -382,12 +384,12 @@ mod random {
         }
 
         fn check(&self, seed: u64) {
-            // For each key: versions from the shallowest place to the deepest must fall.
+            // For each key, versions must descend from the shallowest place to the deepest.
             let mut newest_allowed = [u64::MAX; 256];
             for (level, files) in self.version.levels.iter().enumerate() {
                 for f in files {
                     if level == 0 {
-                        // L0 files are places of their own, newest first.
+                        // Each L0 file is a place of its own, newest first.
                         for &(k, s) in &self.contents[&f.number()] {
                             assert!(s < newest_allowed[k as usize], "seed {seed}: key {k} in L0 is too new");
                         }
@@ -433,7 +435,7 @@ mod random {
         }
     }
 
-    /// Under every strategy, and where the strategy changes while jobs run.
+    /// With every strategy, also if the strategy changes while jobs run.
     #[test]
     fn every_pick_keeps_newer_above_older() {
         use crate::compaction::strategy::{self, manual::ManualPick, tiered};

@@ -18,7 +18,7 @@ fn with(change: impl FnOnce(&mut UniversalCompactOptions)) -> CfOptions {
     o
 }
 
-/// L0 files of these sizes, the oldest first, all over the same keys; then levels with one file each.
+/// L0 files of these sizes, oldest first, all over the same keys; then levels with one file each.
 fn tree(levels: usize, l0: &[u64], below: &[(usize, u64)]) -> Arc<Version> {
     let mut t = TreeSpec::new(levels);
     for size in l0 {
@@ -62,14 +62,14 @@ fn everything_is_merged_when_the_oldest_run_is_a_small_part() {
     assert!(c.bottommost && !c.trivial_move);
     let c = picked(&tree(7, &[2, 2], &[(5, 2), (6, 3)]), &options()).unwrap();
     assert_eq!(shape(&c), (Space, vec![2, 1], vec![5, 6], 6));
-    // 5 above 3 is below two hundred percent; the newest four are alike in size.
+    // 5 above 3 is less than 200 percent; the newest four have similar sizes.
     let c = picked(&tree(7, &[1, 1, 1], &[(5, 2), (6, 3)]), &options()).unwrap();
     assert_eq!(shape(&c), (Ratio, vec![3, 2, 1], vec![5, 6], 6));
 }
 
 #[test]
 fn runs_are_merged_up_to_one_that_is_larger_than_all_before_it() {
-    // Newest first 1 1 1 | 4 | 100: with 1 % more than 3, 4 is too large.
+    // Newest first 1 1 1 | 4 | 100: 4 is larger than 3 plus 1 %.
     let c = picked(&tree(7, &[4, 1, 1, 1], &[(6, 100)]), &options()).unwrap();
     assert_eq!(shape(&c), (Ratio, vec![4, 3, 2], vec![], 0));
     // Before a level, the output is the level above it.
@@ -81,7 +81,7 @@ fn runs_are_merged_up_to_one_that_is_larger_than_all_before_it() {
     let o = with(|u| u.size_ratio = 35);
     let c = picked(&tree(7, &[1, 1, 1], &[(4, 4), (6, 100)]), &o).unwrap();
     assert_eq!(shape(&c), (Ratio, vec![3, 2, 1], vec![4], 5));
-    // The newest does not fit to the next: the search goes on behind it.
+    // The newest does not match the next one: the search continues after it.
     let c = picked(&tree(7, &[2, 2, 1], &[(6, 100)]), &options()).unwrap();
     assert_eq!(shape(&c), (Ratio, vec![2, 1], vec![], 5));
 }
@@ -89,7 +89,7 @@ fn runs_are_merged_up_to_one_that_is_larger_than_all_before_it() {
 #[test]
 fn runs_are_compared_with_the_last_one_when_sizes_are_to_be_similar() {
     let o = with(|u| u.stop_style = UniversalCompactionStopStyle::Similar);
-    // In total 1 + 1 would do for 2.
+    // In total, 1 + 1 would be enough for 2.
     let t = tree(7, &[2, 1, 1], &[(6, 100)]);
     assert_eq!(shape(&picked(&t, &options()).unwrap()), (Ratio, vec![3, 2, 1], vec![], 5));
     assert_eq!(shape(&picked(&t, &o).unwrap()), (Ratio, vec![3, 2], vec![], 0));
@@ -104,7 +104,8 @@ fn widths_are_kept() {
     let o = with(|u| u.max_merge_width = 3);
     let c = picked(&tree(7, &[1, 1, 1, 1, 1], &[(6, 100)]), &o).unwrap();
     assert_eq!(shape(&c), (Ratio, vec![5, 4, 3], vec![], 0));
-    // Two alike are too few; five runs are one too many: two are merged whatever their size, then three at least.
+    // Two of similar size are too few. Five runs are one too many: two runs are merged regardless of size, then at
+    // least three.
     let o = with(|u| u.min_merge_width = 3);
     let c = picked(&tree(7, &[9, 2, 2], &[(5, 40), (6, 200)]), &o);
     assert!(c.is_none(), "{c:?}");
@@ -115,11 +116,11 @@ fn widths_are_kept() {
 
 #[test]
 fn no_more_runs_stay_than_may() {
-    // 1 2 4 8 16 ...: nothing is alike. Six runs, four may stay: three become one.
+    // 1 2 4 8 16 ...: no similar sizes. Of six runs, four may stay: three become one.
     let sizes = [(4, 20), (5, 60), (6, 500)];
     let c = picked(&tree(7, &[9, 4, 1], &sizes), &options()).unwrap();
     assert_eq!(shape(&c), (Count, vec![3, 2, 1], vec![], 3));
-    // As many as the trigger may stay.
+    // As many runs as the trigger may stay.
     assert!(picked(&tree(7, &[4, 1], &sizes[1..]), &options()).is_none());
     let o = with(|u| u.max_read_amp = 5);
     let c = picked(&tree(7, &[9, 4, 1], &sizes), &o).unwrap();
@@ -147,7 +148,7 @@ fn busy_runs_part_the_row() {
     cursors.start(&second);
     assert!(pick(&v, &o, &mut cursors, &now).is_none());
     cursors.finish(number, &first);
-    // Its runs are followed by busy ones of L0.
+    // Busy runs of L0 come next to its runs.
     let third = pick(&v, &o, &mut cursors, &now).unwrap();
     assert_eq!(shape(&third), (Ratio, vec![6, 5], vec![], 0));
     // One busy file makes its whole level busy.
@@ -157,7 +158,7 @@ fn busy_runs_part_the_row() {
     assert_eq!(shape(&picked(&v, &o).unwrap()), (Ratio, vec![3, 2, 1], vec![], 5));
 }
 
-/// A job's level may hold what another job, of another strategy perhaps, is about to write there.
+/// Another job, perhaps of another strategy, may be about to write to a job's level.
 #[test]
 fn outputs_do_not_cross() {
     let v = tree(7, &[1, 1, 1], &[(6, 100)]);
@@ -173,7 +174,8 @@ fn outputs_do_not_cross() {
 
 #[test]
 fn a_job_for_space_leaves_room_for_new_files() {
-    // Eight of nine runs are L0 files, and writers stop at ten: the newest stay out as long as 90 % is left.
+    // Eight of nine runs are L0 files, and writers stop at ten: the newest files stay out as long as 90 % of the bytes
+    // remain.
     let mut o = CfOptions { level0_stop_writes_trigger: 10, ..options() };
     let sizes = [30, 30, 30, 30, 30, 1, 1, 1];
     let c = picked(&tree(7, &sizes, &[(6, 20)]), &o).unwrap();
@@ -221,7 +223,7 @@ fn runs_that_do_not_overlap_move_when_they_may() {
     assert!(!c.trivial_move, "of several levels only with the option");
     let c = picked(&spec().file(0, "d", "e", MB).build(), &o).unwrap();
     assert!(!c.trivial_move);
-    // L0 alone, disjoint: without the option, too; with it not into L0.
+    // L0 only, disjoint: merged without the option, too; with it, not into L0.
     let t = TreeSpec::new(7).file(0, "a", "b", MB).file(0, "c", "d", MB).file(0, "e", "f", MB);
     let v = t.file(6, "a", "z", 100 * MB).build();
     let c = picked(&v, &options()).unwrap();
@@ -248,12 +250,12 @@ fn old_tables_are_rewritten_with_all_that_is_newer() {
     assert!(at(600, &o).is_none());
     let c = at(601, &o).unwrap();
     assert_eq!(shape(&c), (Periodic, vec![2], vec![6], 6));
-    // `ttl` means the same, and the smaller counts; by default it is a month.
+    // `ttl` means the same, and the smaller of the two counts; the default is a month.
     assert!(at(401, &CfOptions { ttl: 300, ..o.clone() }).is_some());
     let month = 30 * 24 * 3600;
     assert!(at(100 + month, &options()).is_none());
     assert!(at(101 + month, &options()).is_some());
-    // What is busy stays out; a single run must be due itself.
+    // Busy files stay out; a single run must be due itself.
     v.levels[6].base[0].being_compacted.store(true, Atomic::Release);
     assert!(at(601, &o).is_none());
     v.levels[6].base[0].being_compacted.store(false, Atomic::Release);
@@ -279,7 +281,7 @@ fn marked_files_go_to_the_next_level_that_has_files() {
         ((Marked, vec![], vec![4, 6], 6), vec![1, 2], vec![3])
     );
     assert!(picked(&mark(&v, 6, 1), &options()).is_none(), "the oldest run stays");
-    // Of one level, with all that is older.
+    // Files of one level, with everything older.
     let v = tree(1, &[4, 4, 4], &[]);
     let c = picked(&mark(&v, 0, 1), &options()).unwrap();
     assert_eq!(shape(&c), (Marked, vec![2, 1], vec![], 0));
@@ -296,10 +298,10 @@ fn a_manual_compaction_takes_everything() {
     cursors.files_taken();
     assert!(matches!(everything(&v, &options(), &cursors), ManualPick::Conflict));
     assert!(matches!(everything(&tree(7, &[], &[]), &options(), &cursors), ManualPick::None));
-    // The last run alone is rewritten, as RocksDB does it.
+    // The last run alone is rewritten, as in RocksDB.
     let ManualPick::Pick(c, None) = everything(&tree(7, &[], &[(6, 5)]), &options(), &cursors) else { panic!("a job") };
     assert_eq!((shape(&c), c.trivial_move), ((Manual, vec![], vec![6], 6), false));
-    // The last level is not touched where it is for files ingested behind.
+    // The last level is not touched if it is reserved for files that are ingested behind.
     let mut v = Version::clone(&tree(7, &[1], &[(6, 5)]));
     v.reserves_last_level = true;
     let ManualPick::Pick(c, None) = everything(&Arc::new(v), &options(), &cursors) else { panic!("a job") };

@@ -1,4 +1,4 @@
-//! External files: what is in them, and how they get into the database's directory.
+//! External files: their contents, and how they get into the database's directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -195,8 +195,8 @@ fn check_times(table: &Table, with_ttl: bool, values_with_times: bool) -> Result
     Ok(())
 }
 
-/// Refuses what `SstFileWriter` did not write, what was written for another column family, and what has sequence
-/// numbers of its own.
+/// Refuses files that `SstFileWriter` did not write, that were written for another column family, or that have sequence
+/// numbers of their own.
 fn check_properties(table: &Table, cf: &CfData) -> Result<()> {
     let (p, path) = (table.properties(), table.path().display());
     match p.other.get(EXTERNAL_VERSION).map(|v| coding::fixed32_at(v, 0)) {

@@ -1,4 +1,4 @@
-//! What can be learned from an old MANIFEST, whole or not.
+//! The facts that can be learned from an old MANIFEST, even if it is damaged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -160,7 +160,7 @@ pub struct RepairReport {
     pub bytes: u64,
     /// The newest sequence number.
     pub last_sequence: u64,
-    /// What is damaged: file and reason.
+    /// The damage: file and reason.
     pub damaged: Vec<(String, String)>,
     /// Where files were moved to.
     pub lost: Option<PathBuf>,
@@ -208,7 +208,7 @@ struct Directory {
     tables: Vec<(u64, PathBuf)>,
     wals: Vec<(u64, PathBuf)>,
     manifests: Vec<u64>,
-    /// Paths beside its own directory.
+    /// Paths in addition to its own directory.
     dirs: Vec<PathBuf>,
     largest_number: u64,
 }

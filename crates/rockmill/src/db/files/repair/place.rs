@@ -1,4 +1,4 @@
-//! In which levels tables go when no MANIFEST says so.
+//! Chooses the levels of tables when no MANIFEST names them.
 //!
 //! Of two tables with keys in common, the one with the newer sequence numbers must be found first. If their numbers do
 //! not interleave, that determines which is above; each table then goes as deep as the ones below it allow, and a table
@@ -93,7 +93,7 @@ mod tests {
             file(4, ["b", "b"], [10, 10]),
         ];
         assert_eq!(placed(&files, 3), Some(vec![(1, 4), (2, 9), (2, 3), (3, 1), (3, 2)]));
-        // Without levels to spare they are stacked in L0, oldest first, if they can be.
+        // Without enough levels, they are stacked in L0, oldest first, if possible.
         assert_eq!(placed(&files[..1], 0), Some(vec![(0, 9)]));
         assert_eq!(placed(&[files[0].clone(), files[4].clone()], 1), Some(vec![(1, 9), (0, 4)]));
         assert_eq!(placed(&files, 1), None, "3 and 4 would be neighbours in L0 with numbers that interleave");

@@ -93,8 +93,9 @@ pub(super) fn superseded<'a>(
     all
 }
 
-/// Keeps those tables that are of column families without damage. `damaged_in`: those with some; `None` one of which
-/// nothing says which it is, and then none is kept. `family_of`: of a table, where something says it.
+/// Keeps the tables of column families without damage. `damaged_in` lists the families with damage; it contains `None`
+/// if the family of a damaged table is unknown, and then no table is kept. `family_of` returns a table's family, if it
+/// is known.
 fn keep_of_whole_families(
     replaced: &mut BTreeSet<u64>,
     damaged_in: &BTreeSet<Option<u32>>,
@@ -265,10 +266,10 @@ mod tests {
 
     #[test]
     fn what_a_job_that_has_ended_read_had_ended_before() {
-        // Somebody still reads 11, so that it is there; 14 is gone.
+        // A reader still uses 11, so it exists; 14 does not.
         let outputs: &[(u64, &[u64])] = &[(12, &[10, 11]), (13, &[10, 11]), (15, &[12, 14])];
         assert_eq!(of(outputs, &[10, 11, 12, 13, 15], &[]), (vec![], vec![10, 11, 12, 14]));
-        // The later job has not ended, and says nothing of the earlier one.
+        // The later job has not ended, and tells nothing about the earlier one.
         assert_eq!(of(outputs, &[10, 12, 13, 14, 15], &[]), (vec![15], vec![10, 11]));
     }
 }

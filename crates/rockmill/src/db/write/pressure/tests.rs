@@ -1,4 +1,4 @@
-//! What the store decides again, and when; and what that comes to where values stay in logs.
+//! When the store repeats its decisions, and the results if values stay in logs.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::event_listener::{EventListener, FlushJobInfo, FlushReason};
 use crate::options::{CompressionType, Options, WriteOptions};
 use crate::sync::Mutex;
 
-/// Else compactions would go on at full speed beside users' reads, until the next of them ends.
+/// Otherwise compactions would compete with users' reads at full speed until the next one ends.
 #[test]
 fn nobody_waits_for_a_flush_that_has_committed() {
     let mut o = Options::default();
@@ -22,7 +22,8 @@ fn nobody_waits_for_a_flush_that_has_committed() {
     assert!(!db.inner.pacing.read_protection().is_awaited());
 }
 
-/// Index tables of some hundred entries, which are flushed for `flush_bytes` of memory or for the logs, and not merged.
+/// Index tables of some hundred entries, which are flushed at `flush_bytes` of memory or because of the logs, and not
+/// merged.
 fn index_tables(capacity: u64, flush_bytes: usize) -> Options {
     let mut o = Options::default();
     o.create_if_missing(true);
@@ -53,14 +54,14 @@ fn until(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// Nobody is to wait for a flush that is held.
+/// A held flush must not block this write.
 fn put(db: &Db, i: usize, len: usize) {
     let mut at_once = WriteOptions::default();
     at_once.set_no_slowdown(true);
     db.put_opt(format!("key{i:06}"), vec![i as u8; len], &at_once).unwrap();
 }
 
-/// True when writers are paced to a flush, and reads know of it. It must be what a decision now would say.
+/// True if writers are paced to a flush and reads know that. Checks that a decision now would give the same.
 fn is_paced(db: &Db, what: &str) -> bool {
     let (db, state) = (&db.inner, db.inner.state.lock());
     let store = db.store_now(&state);
@@ -71,14 +72,14 @@ fn is_paced(db: &Db, what: &str) -> bool {
     orders.paced
 }
 
-/// What the default column family has: true while it is flushed, and how many full tables.
+/// The state of the default column family: whether it is being flushed, and the number of full tables.
 fn front(db: &Db) -> (bool, usize) {
     let state = db.inner.state.lock();
     (state.family(0).unwrap().front().is_flushing(), state.family(0).unwrap().front().sealed_count())
 }
 
-/// A flush that is due for the logs, a request, or the memory of tables paces writers from that moment on, and no
-/// longer than it takes: also where the next table is sealed much later.
+/// A flush that is due because of the logs, a request, or the memory of tables paces writers from that moment until it
+/// ends, even if the next table is sealed much later.
 #[test]
 fn writers_are_paced_to_what_is_due_and_to_nothing_else() {
     for (capacity, flush_bytes) in [(1 << 20, 1 << 30), (1 << 30, 100 << 10)] {
@@ -96,7 +97,7 @@ fn writers_are_paced_to_what_is_due_and_to_nothing_else() {
                 assert!(n < 10_000, "{what}: no flush is due");
             }
             until("a flush", || front(&db).0);
-            // Some table more that is in no flush, and is not due.
+            // One more table that is in no flush and is not due.
             let before = front(&db).1;
             while front(&db).1 == before {
                 put(&db, n, 100);
@@ -117,7 +118,7 @@ fn writers_are_paced_to_what_is_due_and_to_nothing_else() {
     }
 }
 
-/// Time alone changes the triggers: what is due then begins at once, and is what writers are paced to.
+/// Time alone changes the triggers: a flush that becomes due then begins immediately, and writers are paced to it.
 #[test]
 fn a_change_of_the_triggers_begins_what_is_due() {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000_000));
@@ -147,7 +148,7 @@ fn a_change_of_the_triggers_begins_what_is_due() {
     assert!(!is_paced(&db, "it is done"));
 }
 
-/// Levels may hold more: then compactions are not behind any more, whether one runs or not.
+/// If levels may hold more, compactions are no longer behind, whether one runs or not.
 #[test]
 fn what_levels_may_hold_counts_at_once() {
     let mut o = index_tables(1 << 30, 1 << 30);
@@ -160,14 +161,14 @@ fn what_levels_may_hold_counts_at_once() {
     (0..40).for_each(|i| put(&db, i, 1000));
     db.flush().unwrap();
     let factor = || db.inner.state.lock().family(0).unwrap().jobs().running().level_factor();
-    // L0 has more than a level may hold, so that compactions are behind: that alone gives levels more room.
+    // L0 has more than a level may hold, so compactions are behind: that alone gives levels more room.
     until("levels hold twice as much", || factor() >= 2);
     let mut n = 0;
     while front(&db).1 == 0 {
         put(&db, n, 100);
         n += 1;
     }
-    // As where logs are full. After a second it may have happened already.
+    // As if logs were full. After a second it may already have happened.
     let full = LogsNow { newest: 100, others: 0, capacity: 100 };
     let change = {
         let state = db.inner.state.lock();
@@ -183,14 +184,15 @@ fn what_levels_may_hold_counts_at_once() {
     assert!(!is_paced(&db, "levels hold more") && !db.inner.pacing.writers().is_behind());
 }
 
-/// An opening does not compact at once what an earlier one let levels hold; after a while of calm they hold less.
+/// An open does not immediately compact what an earlier open allowed levels to hold; after a calm period, their limits
+/// decrease.
 #[test]
 fn an_opening_goes_on_with_what_levels_hold() {
     for (bytes, want) in [(8 << 10, 1), (24 << 10, 2), (48 << 10, 4)] {
         let mut o = index_tables(1 << 30, 1 << 30);
         o.set_level_compaction_dynamic_level_bytes(false);
         let db = Db::open(&o, "/db").unwrap();
-        // The second level has something, and the first one what comes behind it.
+        // The second level has data, and the first level the data that follows.
         put(&db, 0, 1000);
         db.flush().unwrap();
         let mut second = crate::CompactOptions::default();
@@ -221,15 +223,15 @@ fn an_opening_goes_on_with_what_levels_hold() {
     }
 }
 
-/// A flush is what empties logs of dead values. Of keys that are overwritten again and again it writes the last values,
-/// and what a cold column family holds back goes with a small table of its own. So the slow device takes little, and
-/// logs never have more than they may.
+/// Flushes empty logs of dead values. Of keys that are overwritten again and again, a flush writes only the last
+/// values; what a cold column family holds back is flushed as a small separate table. So few bytes go to the slow
+/// device, and logs never exceed their limit.
 #[test]
 fn logs_of_dead_values_are_emptied_for_few_bytes() {
     const CAPACITY: u64 = 1 << 20;
     const HOT: usize = 20;
     const COLD: usize = 4;
-    // Logs are full before the memory of index tables is, and the other way round; what is merged is dead before.
+    // Logs are full before the memory of index tables is, and vice versa; merged values are dead earlier.
     for (flush_bytes, merge, atomic) in [(1 << 30, 0, false), (1 << 30, 2, true), (64 << 10, 2, false)] {
         let what = format!("{flush_bytes} bytes of memory, {merge}, atomic: {atomic}");
         let mut o = index_tables(CAPACITY, flush_bytes);
@@ -241,7 +243,7 @@ fn logs_of_dead_values_are_emptied_for_few_bytes() {
         for i in 0..20_000 {
             db.put(format!("key{:06}", i % HOT), vec![i as u8; 1000]).unwrap();
             written += 1000;
-            // Each holds a log of its own.
+            // Each keeps a separate log alive.
             if i % 100 == 50 && i / 100 < COLD {
                 db.put_cf(&cold[i / 100], "key", vec![1; 5000]).unwrap();
                 if !atomic {
@@ -251,7 +253,7 @@ fn logs_of_dead_values_are_emptied_for_few_bytes() {
             let logs = db.inner.logs_now(&db.inner.state.lock());
             most = most.max(logs.newest + logs.others);
         }
-        // A batch is written whole where there is any room.
+        // A batch is written completely if there is any room.
         assert!(most < CAPACITY + 6000, "{what}: {most} bytes of logs");
         let flushed = db.counters().flush_bytes;
         assert!(flushed > 0 && flushed * 10 < written, "{what}: {flushed} bytes flushed for {written}");

@@ -3,7 +3,7 @@
 use super::*;
 use rockmill_io::RandomAccessFile;
 
-/// A file in memory, for damage at any byte.
+/// A file in memory, to damage at any byte.
 #[derive(Debug)]
 struct Bytes(Vec<u8>);
 
@@ -36,7 +36,7 @@ fn open_bytes(bytes: Vec<u8>, cmp: &InternalKeyComparator) -> crate::Result<Arc<
     Table::open(Arc::new(Bytes(bytes)), options)
 }
 
-/// Reads all of a table in every way; the first error.
+/// Reads all of a table in every way; returns the first error.
 fn read_all(table: &Arc<Table>) -> crate::Result<Entries> {
     let mut out = Vec::new();
     let mut it = table.iter(TableReadOptions::default());
@@ -78,7 +78,7 @@ fn every_flipped_bit_is_found_by_verify() {
             let mut bad = bytes.clone();
             let at = rng.usize(..bad.len());
             bad[at] ^= 1 << rng.u32(..8);
-            // Nothing covers the padding between the handles and the version in an old footer.
+            // No checksum covers the padding between the handles and the version in an old footer.
             let footer = bad.len() - rockmill_format::footer::FOOTER_LEN_MAX;
             let padding = o.block_based.format_version < 6 && (footer..footer + 41).contains(&at);
             let result = open_bytes(bad, &o.cmp).and_then(|t| {
@@ -127,7 +127,7 @@ fn truncated_files_are_errors() {
     }
 }
 
-/// RocksDB can write an ingested file's sequence number into its properties without mending their checksum.
+/// RocksDB can write an ingested file's sequence number into its properties without updating their checksum.
 #[test]
 fn a_global_seqno_written_in_place_is_read_and_other_damage_is_not() {
     use rockmill_format::properties::{EXTERNAL_VERSION, GLOBAL_SEQNO};
@@ -138,7 +138,7 @@ fn a_global_seqno_written_in_place_is_read_and_other_damage_is_not() {
     let fs = MemFileSystem::new();
     build(&fs, &o, &vec![(k("a", 0), b"1".to_vec()), (k("b", 0), b"2".to_vec())], &Vec::new());
     let mut bytes = fs.read_to_vec(&o.path).unwrap();
-    // Names share prefixes in the block: the number stands behind the name's own part.
+    // Names share prefixes in the block: the number follows the unshared part of the name.
     let name = b"global_seqno";
     let at = bytes.windows(name.len()).position(|w| w == name).unwrap() + name.len();
     assert_eq!(bytes[at..at + 8], [0; 8]);

@@ -1,4 +1,4 @@
-//! Tables against a plain sorted list, over many options.
+//! Compares tables with a plain sorted list, with many options.
 
 mod damage;
 mod oracle;
@@ -265,7 +265,7 @@ fn table_get(
     }
 }
 
-/// The filter says no only if no key with the target's prefix is on the side asked for.
+/// The filter may exclude a prefix only if no key with the target's prefix is on the requested side.
 fn check_prefix(table: &Table, entries: &Entries, target: &[u8]) {
     let Some(extractor) = table.filter_prefixes() else { return };
     let Some(prefix) = extractor.prefix(key::user_key(target)) else { return };
@@ -343,7 +343,7 @@ fn check(table: &Arc<Table>, entries: &Entries, tombstones: &Tombstones, rng: &m
     assert!(blocks.windows(2).all(|w| w[0].offset + w[0].size < w[1].offset), "{blocks:?}");
     let data = blocks.iter().filter(|b| b.kind == TableBlockKind::Data);
     assert_eq!(data.map(|b| b.entries.unwrap()).sum::<u64>(), entries.len() as u64);
-    // Anchors rise and end with the data; offsets agree with them.
+    // Anchors ascend and end with the data; offsets match them.
     for max in [1, 3, 100] {
         let anchors = table.anchors(max).unwrap();
         assert!(anchors.len() <= max);
@@ -515,10 +515,10 @@ fn readahead_grows_from_small_and_streams_are_few_reads() {
     let scan = reads(&|| assert_eq!(forward(table.iter(TableReadOptions::default())).len(), 3000));
     // 8, 16, … 256 KiB, then 256 KiB each: 1.5 MB are about twelve reads.
     assert!((5..20).contains(&scan), "{scan} reads");
-    // Two blocks alone, then what is read ahead comes on top of the third: 8 KiB are the next block as a whole.
+    // The first two blocks are read alone; from the third on, readahead is added: 8 KiB include the whole next block.
     let block_entries = 3000usize.div_ceil(blocks as usize);
     let blocks_of = |wanted: usize| {
-        // Nothing is known of the seeks of a table that was just opened.
+        // Nothing is known about seeks in a table that was just opened.
         let table = open_at(&fs, &o.path, &o.cmp, None).unwrap();
         reads(&|| {
             let mut it = table.iter(TableReadOptions::default());
@@ -542,7 +542,7 @@ fn a_seek_reads_at_once_what_the_seeks_before_it_went_through() {
     let entries: Entries = (0..8000).map(|i| (entry(i), vec![7; 1000])).collect();
     build(&fs, &o, &entries, &Vec::new());
     let table = |cache| open_at(&fs, &o.path, &o.cmp, cache).unwrap();
-    // The calls and bytes that a seek with so many steps behind it needs in the mean, once there were some.
+    // The mean calls and bytes of a seek followed by `steps` steps, after some seeks to learn from.
     let rng = std::cell::RefCell::new(fastrand::Rng::with_seed(3));
     let mean = |table: &Arc<Table>, steps: usize, ro: TableReadOptions, backward: bool| {
         let seek = || {
@@ -576,18 +576,18 @@ fn a_seek_reads_at_once_what_the_seeks_before_it_went_through() {
     // Seeks alone read no more than their block again.
     let (calls, bytes) = mean(&learning, 0, ro, false);
     assert!(calls == 1.0 && bytes < 4_500, "{calls} calls, {bytes} bytes");
-    // Backwards nothing is learned, and nothing used; so where readers say themselves how much is read ahead.
+    // Backwards seeks neither learn nor use this; the same holds if readers set the readahead size.
     (0..2).for_each(|_| _ = mean(&learning, 10, ro, false));
     let (calls, _) = mean(&learning, 10, ro, true);
     assert!(calls > 2.5, "{calls} calls");
     let explicit = TableReadOptions { readahead: 4 << 10, ..ro };
     let (calls, _) = mean(&table(None), 10, explicit, false);
     assert!((1.8..3.0).contains(&calls), "{calls} calls");
-    // What the cache answers counts as little as it costs: nothing is read.
+    // Seeks that the cache answers do not count: nothing is read.
     let cached = table(Some(BlockCache::new(64 << 20)));
     assert!(forward(cached.iter(ro)).len() == 8000);
     assert_eq!(mean(&cached, 10, ro, false), (0.0, 0));
-    // With a cache that holds next to nothing the calls are the same.
+    // With a tiny cache, the number of calls is the same.
     let (calls, _) = mean(&table(Some(BlockCache::new(64 << 10))), 10, ro, false);
     assert!(calls < 1.3, "{calls} calls");
 }
@@ -614,7 +614,7 @@ fn a_block_that_cannot_be_read_takes_none_along_that_stand_before_it() {
         }
         (seen, it.status().err())
     };
-    // Where the block is that has entry 500.
+    // The place of the block with entry 500.
     let place = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let read = Arc::clone(&place);
     fs.set_hook(Box::new(move |op| {
@@ -634,14 +634,15 @@ fn a_block_that_cannot_be_read_takes_none_along_that_stand_before_it() {
         }
         rockmill_io::Fault::None
     }));
-    // From the third block on a scan reads ahead, and fails where that fails.
+    // From the third block on, a scan reads ahead, and fails if that fails.
     let (seen, error) = seek(first - 4, 12);
     assert_eq!(seen, 4, "entries in front of the block");
     assert_eq!(error.unwrap().kind(), crate::ErrorKind::IOError);
     assert_eq!(seek(504, 0), (1, None));
 }
 
-/// What a flush or a compaction wrote past the page cache is read from the device: it works while a scan goes on.
+/// Data that a flush or a compaction wrote past the page cache is read from the device, which works ahead while a scan
+/// runs.
 #[test]
 fn a_long_scan_tells_what_it_reads_next_and_a_short_one_nothing() {
     let fs = CountingFileSystem::new(Arc::new(MemFileSystem::new()));
@@ -664,7 +665,7 @@ fn a_long_scan_tells_what_it_reads_next_and_a_short_one_nothing() {
         (0..n).for_each(|_| it.prev());
     };
     assert_eq!([1, 10, 60].map(|n| told(&|| short(n))), [0; 3]);
-    // 4 MB: once for each window from 64 KiB on, until what was told reaches the end of the blocks.
+    // 4 MB: once for each window from 64 KiB on, until the announced range reaches the end of the blocks.
     let forwards = told(&|| assert_eq!(forward(table.iter(TableReadOptions::default())).len(), 8000));
     let backwards = told(&|| assert_eq!(backward(table.iter(TableReadOptions::default())).len(), 8000));
     assert!((10..18).contains(&forwards) && (10..18).contains(&backwards), "{forwards}, {backwards}");

@@ -1,5 +1,5 @@
-//! RocksDB as oracle, both ways: Debian's library and `sst_dump` (7.8), and the Python wheel `rocksdict` (9.8).
-//! A test whose tool is missing says so and passes.
+//! RocksDB as oracle, both ways: Debian's library and `sst_dump` (7.8), and the Python wheel `rocksdict` (9.8). A test
+//! whose tool is missing reports that and passes.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -11,7 +11,7 @@ use rockmill_skip::{Needs, python_with_rocksdict, skip};
 
 use super::*;
 
-/// Standard output of a command; `None`, with a line that says why, when it cannot be run.
+/// Standard output of a command; if it cannot be run, prints the reason and returns `None`.
 fn output_of(command: &mut Command, what: &str, needs: Needs) -> Option<String> {
     let output = match command.output() {
         Ok(output) => output,
@@ -142,7 +142,7 @@ fn tables_of_rocksdb_read_as_rocksdb_reads_them() {
     }
 }
 
-/// That a database has what its name says: otherwise its test would show nothing.
+/// Checks that a database has the features in its name; otherwise its test would prove nothing.
 fn check_features(name: &str, table: &BlockBasedTable) {
     use super::super::filter::Filter;
     let (p, meta) = (table.properties(), table.meta(false, false).unwrap());
@@ -176,7 +176,7 @@ fn check_features(name: &str, table: &BlockBasedTable) {
     }
 }
 
-/// The builder makes the same data, filter and index blocks of the same entries.
+/// From the same entries, the builder makes the same data, filter and index blocks.
 fn rebuild_is_equal(path: &Path, table: &BlockBasedTable, entries: &Entries) {
     let p = table.properties();
     let mut o = options(table.cmp.clone());
@@ -209,7 +209,7 @@ fn rebuild_is_equal(path: &Path, table: &BlockBasedTable, entries: &Entries) {
     let summary = build(&fs, &o, entries, &Vec::new());
     let ours = std::fs::read(&o.path).unwrap();
     let theirs = std::fs::read(path).unwrap();
-    // Range tombstones and properties come behind the index. Shortened internal keys carry the largest value type that
+    // Range tombstones and properties come after the index. Shortened internal keys carry the largest value type that
     // the writer knows, so that an index of internal keys differs between versions, though not in length.
     let end =
         if p.index_key_is_user_key != 0 { table.index_handle.end() } else { p.data_size + p.filter_size } as usize;
@@ -294,7 +294,7 @@ fn python(script: &str, args: &[&Path]) -> Option<String> {
     output_of(Command::new(python).arg("-c").arg(script).args(args), "rocksdict", Needs::RocksDict)
 }
 
-/// A table that RocksDB takes as an ingested file, through its filter and index: lookups and a scan.
+/// RocksDB ingests our table and reads it through its filter and index: lookups and a scan.
 #[test]
 fn newer_rocksdb_ingests_our_tables() {
     let fs = PosixFileSystem::default();

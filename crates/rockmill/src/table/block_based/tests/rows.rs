@@ -73,17 +73,17 @@ fn a_row_takes_the_bytes_of_its_entry_and_answers_alone() {
         assert_eq!(value, Some(Some(vec![b'v'; 100])), "{n}");
         (fs.counts() - before).reads
     };
-    // One in each block, the first, one in the middle and the last of some.
+    // One row in each block: in some the first, in others a middle one or the last.
     let some = || (0..1_000).step_by(40);
     assert_eq!(some().map(get).sum::<u64>(), 25);
     assert_eq!(cache.usage(), 25 * row_charge(8 + 8 + 100) as u64);
     assert_eq!(cache.rows_held(), 25);
     assert_eq!(some().map(get).sum::<u64>(), 0);
     assert_eq!((cache.stats().hits, cache.stats().misses), (25, 25));
-    // What stands beside them is read, and kept beside them.
+    // Neighbouring rows are read, and also kept.
     assert_eq!(some().map(|n| get(n + 1)).sum::<u64>(), 25);
     assert_eq!(cache.usage(), 50 * row_charge(8 + 8 + 100) as u64);
-    // Keys that are not there cost a read each, and the block then answers.
+    // Each absent key costs a read; then the block answers.
     let lacks = |key: &str| table_get(&table, ro, key.as_bytes(), MAX_SEQUENCE).1.is_none();
     assert!(lacks("00000500a") && lacks("00000500a"));
     assert!(cache.usage() > 50 * row_charge(8 + 8 + 100) as u64 + block_charge(4_000) as u64);
@@ -124,7 +124,7 @@ fn a_row_of_another_key_or_block_answers_nothing() {
     let there = Some(Some(vec![b'v'; 100]));
     assert_eq!(get(1), there);
     let row = cache.get_row(*id, offset, b"00000001").unwrap();
-    // As if all hashes were the same.
+    // As if all hashes were equal.
     for n in [0, 2, 150, 999] {
         for handle in blocks_of(&table).data_handles().unwrap() {
             cache.insert_row(*id, handle.offset, format!("{n:08}").as_bytes(), Arc::clone(&row)).unwrap();
@@ -212,7 +212,7 @@ fn a_cache_changes_to_rows_by_itself() {
         }
         (fs.counts() - before).reads as f64 / f64::from(n)
     };
-    // One key of each block: the rows take a fifth of the cache, the blocks six times as much as there is.
+    // One key of each block: the rows take a fifth of the cache; the blocks would take six times its size.
     let mut hot_keys = |rng: &mut fastrand::Rng| rng.u64(0..2_500) * 40;
     reads(100_000, &mut hot_keys);
     assert!(cache.row_choice().keeps_rows());

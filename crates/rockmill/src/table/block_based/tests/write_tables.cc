@@ -101,7 +101,7 @@ int main(int, char** argv) {
   const std::string dir = argv[1];
   using T = BlockBasedTableOptions;
   auto write = [&](const char* name, Set set) {
-    // A process of its own: it ends without releasing its snapshots.
+    // This is a separate process: it ends without releasing its snapshots.
     pid_t child = fork();
     if (child == 0) {
       Write(dir, name, set);

@@ -1,4 +1,4 @@
-//! The driver `loop`, whose program hands over what the job reads and writes.
+//! The driver `loop`, whose program submits the job's reads and writes.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::compaction::engine::{self, RingUse};
 use crate::version::TableSource;
 
-/// False, and says so, where there is no driver `loop`, or no ring.
+/// False if the driver `loop` or rings are missing; reports that.
 fn is_there(what: &str) -> bool {
     let rings = PosixFileSystem::default().batch_probe();
     let missing = match crate::compaction::probe_kernel_engine(KernelDriver::Loop) {
@@ -21,7 +21,7 @@ fn is_there(what: &str) -> bool {
     false
 }
 
-/// Tables in L0 of so many values, which lie between each other.
+/// L0 tables with this many values each, whose keys interleave.
 fn tree(dir: &Path, tables: u64, values: u64, cf: CfOptions) -> (Tree, Compaction, CountingFileSystem) {
     let fs = CountingFileSystem::new(Arc::new(PosixFileSystem::default()));
     let mut ctx = context(Arc::new(fs.clone()), dir.to_owned());
@@ -72,19 +72,19 @@ fn a_ring_is_entered_for_calls_of_the_program_alone() {
         let (calls, operations) = engines.kernel.ring_calls();
         println!("{what}: {} enters, {calls} calls, {operations} reads and writes", io.ring_enters);
         assert_eq!((engines.stats.handed_over(), engines.stats.parts(MergeEngine::Kernel)), ((0, None), 1), "{what}");
-        // All reads and nearly all writes; what is written behind the last entry, too.
+        // All reads and nearly all writes, including those after the last entry.
         assert!(operations >= io.ring_reads + io.ring_writes, "{what}: {operations} of {io:?}");
         assert!(io.ring_reads > 4 && io.ring_writes > 2, "{what}: {io:?}");
-        // An output buffer is what a call gives. Beyond them, the table's end is waited for; and who decompresses ahead
-        // of the merge waits for what he wants.
+        // One call per output buffer. Other waits are for the table's end, and for blocks that are decompressed ahead
+        // of the merge.
         let others = if helpers > 0 { stats.input_bytes >> 18 } else { 0 };
         assert!(io.ring_enters <= calls + 3 + others, "{what}: {} enters for {calls} calls", io.ring_enters);
         assert!(calls <= 4 + ((tables * values * 1000) >> 19), "{what}: {calls} calls");
     }
 }
 
-/// A byte of a block, a file's end, a device that fails, a completion that is short or late: what `uring` says is said,
-/// nothing of the block gets out, and nothing stays behind.
+/// With a damaged byte of a block, a truncated file, a failing device, or a short or late completion, the messages are
+/// those of `uring`. No data of the block is returned, and nothing is left behind.
 #[test]
 fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
     if !is_there("failing reads handed over by the merge program") {
@@ -92,7 +92,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (mut tree, c, _) = tree(dir.path(), 3, 1500, plain_options(CompressionType::None));
-    // Both past the page cache: what `uring` finds there it reads in shorter pieces, and an error names the piece.
+    // Both bypass the page cache: `uring` reads cached data in shorter pieces, and an error names the piece.
     tree.ctx.means.db.use_direct_reads = true;
     let (whole, _) = tree.outcome(&c, MergeEngine::Pread, 0).unwrap();
     let file = Arc::clone(&tree.version.levels[0].base[1]);
@@ -106,7 +106,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
             if file.number() == self.1 { Ok(Arc::clone(&self.2)) } else { self.0.table(file) }
         }
     }
-    // Open, so that its index is known when the file becomes short.
+    // Already open, and its index read, when the file is truncated.
     tree.ctx.tables = Arc::new(Opened(Arc::clone(&tree.ctx.tables), file.number(), open));
     let put = |tree: &Tree, bytes: &[u8]| {
         let mut out = tree.ctx.means.fs.create(&path, WriteOptions::default()).unwrap();
@@ -123,7 +123,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
             damaged.truncate(block.offset as usize + 3);
             "were asked for"
         } else {
-            // In its contents, its restart points or its trailer.
+            // In the block's contents, restart points or trailer.
             damaged[block.offset as usize + rng.usize(..block.size as usize + 5)] ^= 1 << rng.u32(..8);
             ""
         };
@@ -135,7 +135,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
         assert_eq!(tables(), there, "round {round}: tables were left");
     }
     put(&tree, &bytes);
-    // The ring's own troubles: a device that fails is an error, all else changes no byte.
+    // Failures of the ring: a failing device is an error; everything else changes no byte.
     for round in 0..8 {
         let failing = round % 4 == 0;
         let said = |engine| {
@@ -182,7 +182,7 @@ fn reads_handed_over_by_the_program_fail_as_those_of_uring() {
     }
 }
 
-/// Where reads and writes are not the kernel's, the program is in a ring apart, and that is said.
+/// If the kernel does not perform the reads and writes, the program runs in a separate ring, and the log says so.
 #[test]
 fn without_a_ring_the_program_runs_apart() {
     if !is_there("a merge program beside plain calls") {
