@@ -10,17 +10,20 @@ use parking_lot::Mutex;
 use super::*;
 use crate::VERSION;
 
+/// Sockets, each with what says that nothing more comes through.
+type Sockets = Vec<(TcpStream, Arc<AtomicBool>)>;
+
 /// Hands bytes on between stores and a worker, until it is told to cut what is open, or to swallow it from then on.
 struct Relay {
     address: SocketAddr,
-    open: Arc<Mutex<Vec<(TcpStream, Arc<AtomicBool>)>>>,
+    open: Arc<Mutex<Sockets>>,
 }
 
 impl Relay {
     fn before(worker: SocketAddr) -> Self {
         let listener = listener();
         let address = listener.local_addr().unwrap();
-        let open = Arc::<Mutex<Vec<(TcpStream, Arc<AtomicBool>)>>>::default();
+        let open = Arc::<Mutex<Sockets>>::default();
         let all = Arc::clone(&open);
         // It ends with the process.
         thread::spawn(move || {
