@@ -94,6 +94,7 @@ fn small() -> JobSpec {
         numbers: Vec::new(),
         keep: Vec::new(),
         space: Vec::new(),
+        further: Vec::new(),
     }
 }
 

@@ -11,7 +11,9 @@ pub use crate::compaction::objects::JobRegistry;
 pub use crate::compaction::pieces::KeptFile;
 pub use crate::compaction::plan::JobPlan;
 pub use crate::compaction::result::JobResult;
-pub use crate::compaction::spec::{Extent, FilterSpec, JobSpec, NumberRange, OutputPlan, Part, SpecFile, SpecRun};
+pub use crate::compaction::spec::{
+    Extent, FilterSpec, FurtherFile, JobSpec, NumberRange, OutputPlan, Part, SpecFile, SpecRun,
+};
 pub use crate::compaction::sst_map::{MapFile, SstMap};
 pub use crate::compaction::table_format::{TableFormat, TableOwner};
 pub use crate::compaction::worker::{DeviceOp, WorkerDevice, WorkerJob, WorkerMachine};
