@@ -334,7 +334,7 @@ impl SimulateArgs {
             device_total: given(self.device_total, total),
             device_latency: self.device_latency.unwrap_or(latency) * 1e-6,
             fast,
-            workers: (self.workers != 0.0).then(|| Workers {
+            workers: (self.workers != 0.0).then_some(Workers {
                 cores: self.workers,
                 network: self.network as f64,
                 host_part: self.worker_host_part,
