@@ -151,7 +151,9 @@ fn load_refuses_what_it_cannot_mean() {
     let file = s.file("in.dat", "a\t1\n");
     s.run(&["load", "db", &file]).fails(2, &["does not tell its format", "hint: give --format"]);
     s.run(&["load", "db", "-"]).fails(2, &["standard input", "hint: give --format"]);
-    s.run(&["load", "db", "x.tsv.gz"]).fails(2, &["is compressed", "zcat"]);
+    let packed = s.file("x.tsv.gz", "packed");
+    s.run(&["load", "db", &packed]).fails(2, &["is compressed", "zcat"]);
+    s.run(&["load", "db", "missing"]).fails(3, &["cannot open missing", "No such file"]);
     s.run(&["load", "db", "missing.tsv"]).fails(3, &["cannot open missing.tsv", "No such file"]);
     s.run(&["load", "db", &file, "--format", "jsonl"]).fails(2, &["--key FIELD"]);
     s.run(&["load", "db", &file, "--format", "lines", "--header"]).fails(2, &["--header is for tsv and csv"]);
