@@ -123,7 +123,7 @@ fn each_engine_of_a_worker_writes_the_same_bytes() {
         all
     };
     copy("here");
-    let reproducible = ["--reproducible", "--target-file-size", "300K"];
+    let reproducible = ["--reproducible", "--target-file-size", "100K"];
     s.ok(&[&["compact", "here"][..], &reproducible].concat());
     let wanted = tables("here");
     assert!(wanted.len() > 2, "{} tables", wanted.len());

@@ -86,7 +86,9 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 /// Puts itself between the worker and the device that an offer names.
 fn redirect(course: &Arc<Course>, body: &mut [u8]) {
-    let at = 1 + 8 + 1 + usize::from(body[9]); // kind, epoch, length of the name, name
+    // Kind and epoch, then the ticket and the name, each behind its length.
+    let behind = |at: usize| at + 1 + usize::from(body[at]);
+    let at = behind(behind(1 + 8));
     let port = u16::from_le_bytes([body[at], body[at + 1]]);
     let course = Arc::clone(course);
     let address = listen(move |worker| {

@@ -156,6 +156,8 @@ fn numbered(ctx: &LocalHost) -> LocalHost {
     let new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
     let mut host = LocalHost { new_file_number, events: JobEvents::default(), ..ctx.clone() };
     host.means.db.merge_engine = MergeEngine::Pread;
+    // What it does is not among what the job's own engines have done.
+    host.means.engines = Arc::default();
     host
 }
 
