@@ -352,7 +352,7 @@ fn a_worker_that_is_killed_with_a_job_costs_nothing_but_time() {
         let info = raw.lock().consumer();
         number(&info, "num_pending") == Some(0) && number(&info, "num_ack_pending") == Some(0)
     });
-    // Two messages. Where a machine is too busy to renew a lease of a second, one is delivered again, which harms nobody.
+    // Two messages. On a machine too busy to renew a lease of a second one is delivered again, which harms nobody.
     assert!(number(&raw.lock().consumer(), "consumer_seq") >= Some(2));
 }
 

@@ -52,8 +52,11 @@ pub(super) fn with_drops(history: History) -> History {
                 steps.push(Step::Reopen(how));
                 steps.extend(slots.iter().map(|slot| limit(*slot)));
             }
-            // If several are ingested at once, some may be dropped.
-            Step::Ingest(moved, files) => steps.extend(files.into_iter().map(|f| Step::Ingest(moved, vec![f]))),
+            // If several are ingested at once, some may be dropped. A memtable without keys of an ingested table is not
+            // flushed before it, and would become a table of what was written before and after that one.
+            Step::Ingest(moved, files) => steps.extend(
+                files.into_iter().flat_map(|f| [Step::Flush(vec![f.slot], true), Step::Ingest(moved, vec![f])]),
+            ),
             Step::SetOptions(_, ref name, _) if name.starts_with("compaction_") => {}
             Step::Check(_) => {}
             step => steps.push(step),
