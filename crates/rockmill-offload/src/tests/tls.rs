@@ -6,6 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use rockmill::MergeEngine;
 use rockmill::internals::{JobRegistry, WorkerDevice, WorkerMachine};
 use rockmill_nvme::psk::TlsKey;
 use rockmill_nvme::tcp::ClientTls;
@@ -253,7 +254,9 @@ fn tables_are_the_same_bytes_and_nobody_reads_along() {
         let (seen, makes) = (Arc::clone(&data), Arc::clone(&made));
         let rogue = Rogue::start(move |channel| {
             let (mut channel, job) = take(&channel, of_worker.as_ref(), &seen).unwrap();
+            // By an engine whose reads are the same each time, since those of the first run are what the second one has.
             let machine = WorkerMachine::new(JobRegistry::default(), 1, clock());
+            let machine = machine.with_engine(MergeEngine::Pread).unwrap();
             let spec = machine.accept(&job.spec).unwrap();
             let bytes = job.device.bytes();
             let there = Arc::new(Remembers { behind: Some(job.device), bytes, ..Remembers::default() });
