@@ -254,7 +254,7 @@ fn tables_are_the_same_bytes_and_nobody_reads_along() {
         let (seen, makes) = (Arc::clone(&data), Arc::clone(&made));
         let rogue = Rogue::start(move |channel| {
             let (mut channel, job) = take(&channel, of_worker.as_ref(), &seen).unwrap();
-            // By an engine whose reads are the same each time, since those of the first run are what the second one has.
+            // By an engine whose reads are the same each time: those of the first run are all that the second one has.
             let machine = WorkerMachine::new(JobRegistry::default(), 1, clock());
             let machine = machine.with_engine(MergeEngine::Pread).unwrap();
             let spec = machine.accept(&job.spec).unwrap();
