@@ -99,18 +99,12 @@ impl KeyVersions<'_> {
                 self.iter.next();
                 continue;
             }
+            let (sequence, value_type) = (key.sequence, key.value_type as u8);
+            let mut version = KeyVersion { user_key: key.user_key.to_vec(), value: Vec::new(), sequence, value_type };
             if !self.iter.prepare_value() {
                 break;
             }
-            // Parsed again: to make the value ready may change where the key lies.
-            let key = ParsedInternalKey::parse(self.iter.key())
-                .map_err(|e| in_file(&*self.iter, Error::corruption(e.to_string())))?;
-            let version = KeyVersion {
-                user_key: key.user_key.to_vec(),
-                value: self.iter.value().to_vec(),
-                sequence: key.sequence,
-                value_type: key.value_type as u8,
-            };
+            version.value.extend_from_slice(self.iter.value());
             self.iter.next();
             return Ok(Some(version));
         }
