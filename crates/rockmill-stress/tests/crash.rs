@@ -151,7 +151,7 @@ fn power_cuts_around_fifo_compaction_leave_the_newest_part() {
 #[test]
 fn power_cuts_and_failing_calls_around_programs_of_users_in_the_kernel_lose_nothing() {
     let seed = seed();
-    // In the machine in software of scripts/test-kernel7 there is time for two of them. Another one is left out each day.
+    // In the machine in software of scripts/test-kernel7 there is time for two of them: each day one is left out.
     let left_out = std::env::var_os("ROCKMILL_TWO_PROGRAMS").map(|_| (seed % 3) as usize);
     let programs = ["expire", "reverse", "counters"].into_iter().enumerate();
     for (n, program) in programs.filter(|(n, _)| left_out != Some(*n)) {
