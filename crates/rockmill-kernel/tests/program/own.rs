@@ -43,6 +43,18 @@ fn own(what: &str, object: &[u8]) -> Option<Instance> {
     Some(instance)
 }
 
+/// A merge of one run, at its end, with its records still there.
+fn merged(instance: Instance, run: &Entries, job: &Job) -> Merge {
+    let mut merge = Merge::begin(instance, job).unwrap();
+    for block in blocks(run, 90, 2) {
+        let (first, restart, end) = BlockLayout::parse(&block).unwrap().entries_place(&block).unwrap();
+        merge.give(0, &block, &[], BlockPlace { first, end, restart, whole: false, damaged: false }).unwrap();
+    }
+    merge.give_last(0);
+    assert_eq!(merge.call().unwrap(), Status::End);
+    merge
+}
+
 #[test]
 fn a_reverse_order_merges_as_a_sort() {
     let Some(mut instance) = own("a reverse order in the kernel", REVERSE) else { return };
@@ -106,13 +118,7 @@ fn a_filter_removes_what_has_expired_and_says_what_it_was_asked() {
         .collect();
     let filter = Some(FilterJob { level: 0, now_micros: 1_000_999_999 });
     let job = Job { runs: 1, snapshots: &[5], drop: true, bottommost: true, filter, ..Job::default() };
-    let mut merge = Merge::begin(instance, &job).unwrap();
-    for block in blocks(&run, 90, 2) {
-        let (first, restart, end) = BlockLayout::parse(&block).unwrap().entries_place(&block).unwrap();
-        merge.give(0, &block, &[], BlockPlace { first, end, restart, whole: false, damaged: false }).unwrap();
-    }
-    merge.give_last(0);
-    assert_eq!(merge.call().unwrap(), Status::End);
+    let merge = merged(instance, &run, &job);
     let records = (0..merge.records()).map(|i| {
         let record = merge.record(i).unwrap();
         (merge.memory()[record.key].to_vec(), merge.memory()[record.value].to_vec(), record.kept)
@@ -153,13 +159,7 @@ fn operands_of_one_user_key_and_stripe_become_their_sum() {
     let run: Entries = cases.iter().map(|(k, s, t, v, _)| (key(k, *s, *t), v.clone())).collect();
     let given: Entries = cases.iter().filter_map(|(k, s, t, _, v)| Some((key(k, *s, *t), v.clone()?))).collect();
     let job = Job { runs: 1, snapshots: &[5], combine: true, ..Job::default() };
-    let mut merge = Merge::begin(instance, &job).unwrap();
-    for block in blocks(&run, 90, 2) {
-        let (first, restart, end) = BlockLayout::parse(&block).unwrap().entries_place(&block).unwrap();
-        merge.give(0, &block, &[], BlockPlace { first, end, restart, whole: false, damaged: false }).unwrap();
-    }
-    merge.give_last(0);
-    assert_eq!(merge.call().unwrap(), Status::End);
+    let merge = merged(instance, &run, &job);
     let records = (0..merge.records()).map(|i| {
         let record = merge.record(i).unwrap();
         (merge.memory()[record.key].to_vec(), merge.memory()[record.value].to_vec())
