@@ -100,7 +100,7 @@ pub fn bytes_arg(what: &str, arg: &OsStr, is_hex: bool) -> Result<Vec<u8>> {
     }
     output::unhex(raw).ok_or_else(|| {
         CliError::usage(format!("{what} {:?} is not hexadecimal", arg.display()))
-            .hint("two digits for each byte, for example 00ff; leave --hex out to give it as text")
+            .hint("two digits for each byte, for example 00ff; without the flag for hexadecimal it is text")
     })
 }
 
