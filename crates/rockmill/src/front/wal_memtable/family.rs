@@ -319,14 +319,15 @@ impl FamilyFront {
         is_flush_due(self.flush_queue(), self.full_memtables(options), index, options, without_merging)
     }
 
-    /// What is sealed, and whether it is being flushed.
+    /// What is sealed, and whether some of it is being flushed. After its commit a flush runs on for a moment, but has
+    /// none of what was sealed meanwhile, and nobody waits for it.
     pub fn flush_queue(&self) -> FlushQueue {
-        FlushQueue { waiting: self.sealed.len(), in_flight: self.flushing, requested: self.flush_requested }
+        FlushQueue { waiting: self.sealed.len(), in_flight: self.taken > 0, requested: self.flush_requested }
     }
 
     /// True when something is sealed that is being flushed, or is about to be.
     pub fn waits_for_flush(&self, options: &CfOptions, without_merging: bool) -> bool {
-        !self.sealed.is_empty() && (self.flushing || self.flush_due(options, without_merging))
+        !self.sealed.is_empty() && (self.taken > 0 || self.flush_due(options, without_merging))
     }
 
     /// A flush runs.
@@ -344,7 +345,7 @@ impl FamilyFront {
     /// with. True if they were not due before.
     pub fn request_flush_of_log(&mut self, log: u64) -> bool {
         let holds = self.sealed.front().is_some_and(|s| s.log <= log);
-        let asked = holds && !self.flushing && !self.flush_requested;
+        let asked = holds && self.taken == 0 && !self.flush_requested;
         if asked {
             (self.flush_requested, self.flush_reason) = (true, FlushReason::WalFull);
         }
@@ -645,7 +646,11 @@ mod tests {
         assert!(seal(&mut front, 6).is_some());
         assert_eq!(front.log_number_after(&runs), 5);
         let reader = front.view();
+        assert!(front.flush_queue().in_flight);
         front.flushed(&runs, 5);
+        let rest = FlushQueue { waiting: 1, in_flight: false, requested: false };
+        assert_eq!((front.flush_queue(), front.is_flushing()), (rest, true), "it has committed, and has not ended");
+        assert!(!front.waits_for_flush(&CfOptions { min_write_buffer_number_to_merge: 2, ..options.clone() }, false));
         front.flush_ended(&runs, 1.0, 0.0);
         assert_eq!((front.oldest_log(), front.log_number(), front.sealed_count()), (Some(5), 5, 1));
         assert!(!front.is_unflushed(1, true) && front.is_unflushed(2, false));
