@@ -362,27 +362,6 @@ fn with_few_threads_one_job_takes_all_of_l0() {
     }
 }
 
-/// Extra runs of deeper levels slow writers, too. L0 waits for twice as many tables as are due, but not until writers
-/// stop.
-#[test]
-fn with_few_threads_l0_waits_for_more_until_writers_are_at_the_slowdown_trigger() {
-    // Three tables in L0, and in L2 three runs beyond the two that are due.
-    let mut t = stack(4, 2, 5).file(1, "a", "z", 99 * MB);
-    for _ in 0..3 {
-        t = t.file(0, "a", "z", MB);
-    }
-    let v = t.build();
-    let taken = |slowdown, threads| {
-        let o = CfOptions { level0_slowdown_writes_trigger: slowdown, ..options(CompactionStyle::Level) };
-        let mut cursors = RunningCompactions::new();
-        cursors.set_threads(threads, threads);
-        cursors.set_writers_at_work(true);
-        leaves_l0(&v, &o, &mut cursors)
-    };
-    assert_eq!([20, 8, 6].map(|slowdown| taken(slowdown, 2)), [Some(2), None, Some(3)]);
-    assert_eq!([20, 8, 6].map(|slowdown| taken(slowdown, 3)), [Some(2); 3]);
-}
-
 /// While writers are active, extra runs are merged only if that is as cheap as the option demands, or if the level
 /// accepts no more runs. While writers are idle, all are merged.
 #[test]
