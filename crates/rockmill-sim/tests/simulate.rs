@@ -404,6 +404,30 @@ fn df_leveled_keeps_more_threads_busy_and_writes_less() {
     assert!(ratio > 1.1, "from 8 to 16 threads: {ratio}");
 }
 
+/// Where all threads are always busy, bytes decide, and df-leveled writes fewer: it takes all of L0 at once, as leveled
+/// does, and merges less. Stop triggers near the trigger of compactions end no run.
+#[test]
+fn df_leveled_is_ahead_with_few_threads() {
+    for threads in [1, 2] {
+        for (slowdown, stop) in [(20, 36), (5, 6)] {
+            let with = |strategy: &str| {
+                let mut s = of_paper(strategy, threads);
+                s.data_bytes = 10 << 30;
+                (s.options.level0_slowdown_writes_trigger, s.options.level0_stop_writes_trigger) = (slowdown, stop);
+                of(&s)
+            };
+            let (leveled, df) = (with("leveled"), with("df-leveled"));
+            let ratio = df.throughput() / leveled.throughput();
+            let (a, b) = (df.write_amplification(), leveled.write_amplification());
+            let what =
+                format!("{threads} threads, {slowdown} and {stop}: throughput {ratio:.2}, bytes {a:.2} by {b:.2}");
+            println!("{what}");
+            assert!(!df.wedged && !leveled.wedged, "{what}");
+            assert!(ratio > if threads == 1 { 1.4 } else { 1.2 } && a < b, "{what}");
+        }
+    }
+}
+
 /// If jobs keep up with the writers, merges for reads cost no more than leveled compaction, both until the last write
 /// and until nothing is left to do.
 #[test]

@@ -316,6 +316,52 @@ fn who_waits_for_flushes_merges_many_runs_at_once() {
     assert!(runs_max(&o) < runs_kept_flush_bound(&o) && runs_kept_flush_bound(&o) < runs_max_flush_bound(&o));
 }
 
+/// The first job that leaves L0, by its number of tables, among all that can be picked.
+fn leaves_l0(v: &Arc<Version>, o: &CfOptions, cursors: &mut RunningCompactions) -> Option<usize> {
+    let mut jobs = std::iter::from_fn(|| next(v, o, cursors)).map(|(c, _)| c);
+    jobs.find(|c| c.start_level() == 0 && c.output_level > 0).map(|c| c.inputs[0].1.len())
+}
+
+/// With one or two threads, jobs from L0 can hardly run in parallel: while the tree slows writers, one takes all of it.
+#[test]
+fn with_few_threads_one_job_takes_all_of_l0() {
+    // Two are due; writers are slowed from six runs on, and the slowdown trigger is eight.
+    let o = CfOptions { level0_slowdown_writes_trigger: 8, ..options(CompactionStyle::Level) };
+    let tree = |tables: usize| {
+        let mut t = stack(4, 1, 0);
+        for _ in 0..tables {
+            t = t.file(0, "a", "z", MB);
+        }
+        t.build()
+    };
+    let threads = |threads, at_work| {
+        let mut cursors = RunningCompactions::new();
+        cursors.set_threads(threads, threads);
+        cursors.set_writers_at_work(at_work);
+        cursors
+    };
+    for (of, at_work, tables, taken) in [
+        (1, true, 6, 6),
+        (2, true, 6, 6),
+        (3, true, 6, 2),
+        (0, true, 6, 2), // not known how many
+        (2, false, 6, 2),
+        (2, true, 5, 2), // nobody waits
+        (2, true, 9, 9),
+    ] {
+        let found = leaves_l0(&tree(tables), &o, &mut threads(of, at_work));
+        assert_eq!(found, Some(taken), "{of} threads, {tables} tables, at work: {at_work}");
+    }
+    // Next to a job from L0 a second one begins only if there are more threads.
+    for (of, beside) in [(2, None), (3, Some(2))] {
+        let (v, mut cursors) = (tree(6), threads(of, false));
+        let first = next(&v, &o, &mut cursors).map(|(c, _)| (c.start_level(), c.inputs[0].1.len()));
+        assert_eq!(first, Some((0, 2)), "writers rest");
+        cursors.set_writers_at_work(true);
+        assert_eq!(leaves_l0(&v, &o, &mut cursors), beside, "{of} threads");
+    }
+}
+
 /// While writers are active, extra runs are merged only if that is as cheap as the option demands, or if the level
 /// accepts no more runs. While writers are idle, all are merged.
 #[test]
