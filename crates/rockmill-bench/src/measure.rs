@@ -71,7 +71,8 @@ impl ProcessUsage {
     }
 }
 
-/// The CPU time of a process and all its threads so far, to a hundredth of a second; `None` if there is no such process.
+/// The CPU time of a process and all its threads so far, to a hundredth of a second; `None` if there is no such
+/// process.
 pub(crate) fn cpu_of(process: u32) -> Option<Duration> {
     cpu_in_stat(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }

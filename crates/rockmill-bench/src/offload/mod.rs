@@ -1,5 +1,5 @@
-//! `rockmill bench offload`: one compaction, done in turn here, by a worker and, with `--nfs`, by a worker that reads and
-//! writes through NFS (`nfs/`), for several sizes.
+//! `rockmill bench offload`: one compaction, done in turn here, by a worker and, with `--nfs`, by a worker that reads
+//! and writes through NFS (`nfs/`), for several sizes.
 //!
 //! 1. For each size, `compact::input` writes a database of overlapping L0 tables. Each run gets links to the tables,
 //!    which are dropped from the page cache.

@@ -87,8 +87,8 @@ impl Drop for WorkerProcess {
     }
 }
 
-/// The program with the subcommand, as `--worker_program` names it. Without a name, this program, or the one in the same
-/// directory.
+/// The program with the subcommand, as `--worker_program` names it. Without a name, this program, or the one in the
+/// same directory.
 pub(super) fn program(given: &str) -> Result<PathBuf> {
     match given {
         "" => beside(&std::env::current_exe().map_err(|e| Error::io("this program's own path", &e))?),

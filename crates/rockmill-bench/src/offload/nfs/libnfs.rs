@@ -62,7 +62,9 @@ macro_rules! functions {
                             return Err(stringify!($name));
                         }
                         // SAFETY: a function of this name has this signature in libnfs.h of this version.
-                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(address) }
+                        unsafe {
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(address)
+                        }
                     },)*
                 })
             }
@@ -378,6 +380,7 @@ impl Drop for Session {
 /// # Safety
 /// The token is one that `begin` gave to the library, and this is its only use. Of a read with a status above zero,
 /// `data` has as many bytes.
+// SAFETY: `begin` alone passes it on, and the library calls it as the contract says.
 unsafe extern "C" fn ended(status: c_int, _: Context, data: *mut c_void, token: *mut c_void) {
     // SAFETY: as the contract says.
     let token = unsafe { Box::from_raw(token.cast::<Token>()) };

@@ -73,8 +73,8 @@ impl NfsWorkers {
         Arc::new(self.files.clone())
     }
 
-    /// Does the last job twice, here and through NFS, with its inputs in another directory, and compares the tables byte
-    /// by byte.
+    /// Does the last job twice, here and through NFS, with its inputs in another directory, and compares the tables
+    /// byte by byte.
     ///
     /// # Errors
     /// What differs, or failed.
