@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::io;
+use std::mem::transmute;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::rc::Rc;
@@ -31,6 +32,7 @@ struct Opaque {
 
 type Context = *mut Opaque;
 type Handle = *mut Opaque;
+// SAFETY: only the library calls one, as the contract of `ended` says.
 type Callback = unsafe extern "C" fn(c_int, Context, *mut c_void, *mut c_void);
 
 /// `struct nfs_url`.
@@ -62,9 +64,7 @@ macro_rules! functions {
                             return Err(stringify!($name));
                         }
                         // SAFETY: a function of this name has this signature in libnfs.h of this version.
-                        unsafe {
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(address)
-                        }
+                        unsafe { transmute::<*mut c_void, unsafe extern "C" fn($($arg),*) $(-> $ret)?>(address) }
                     },)*
                 })
             }
