@@ -1,5 +1,5 @@
-//! Measurements by the kernel, through calls that the standard library does not have. All `unsafe` of the crate is here
-//! and in the peer that loads RocksDB.
+//! Measurements by the kernel, through calls that the standard library does not have. `unsafe` of the crate is here,
+//! in the peer LMDB and in what loads libnfs (`offload/nfs/libnfs.rs`).
 
 use std::fs;
 use std::io;

@@ -55,7 +55,7 @@ pub use generate::{KeyGenerator, ValueGenerator};
 pub use machine::{Machine, today};
 pub use measure::{Calls, DeviceBytes, ProcessUsage, Snapshot};
 pub use offload::run as run_offload;
-pub use offload::{OffloadCommand, OffloadFlags, OffloadReport, OffloadRun, SizeReport};
+pub use offload::{DoneBy, OffloadCommand, OffloadFlags, OffloadReport, OffloadRun, SizeReport};
 pub use outcome::{EngineReport, Outcome, Report, SideReport, SpaceUse, StallTotals};
 pub use pairs::{Comparison, comparisons};
 pub use place::{Caches, check_output};
@@ -87,6 +87,9 @@ fn main_result(args: impl IntoIterator<Item = String>) -> Result<()> {
     }
     if args.next_if(|first| first == "offload").is_some() {
         return main_offload(args);
+    }
+    if args.next_if(|first| first == "nfs-worker").is_some() {
+        return offload::serve_nfs(args);
     }
     let flags = match Flags::parse(args)? {
         Command::Help => {

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use cli_support::{ROCKMILL, Sandbox};
+use rockmill_skip::{Needs, skip};
 
 /// A worker in another process, and where it listens.
 struct Worker {
@@ -323,4 +324,44 @@ fn jobs_of_a_worker_are_measured_against_those_done_here() {
     // A worker that is not there.
     let nobody = ["bench", "offload", "--db=b", "--mb=1", "--repeat=1", "--worker=127.0.0.1:1"];
     s.run(&nobody).fails(1, &["the worker did 0 jobs of one", "done here"]);
+}
+
+/// The script's way to say that it cannot run.
+const SKIPPED: i32 = 77;
+
+#[test]
+fn jobs_through_nfs_are_measured_and_have_the_same_bytes() {
+    let s = Sandbox::new();
+    let (dir, json) = (s.path("nfs"), s.path("nfs.json"));
+    let run = |engine: &str| {
+        Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/bench_offload_nfs"))
+            .env("ROCKMILL", ROCKMILL)
+            .arg("--dir")
+            .arg(&dir)
+            .args(["--mb=3", "--repeat=1", "--value_size=100", &format!("--worker_engine={engine}")])
+            .arg(format!("--json={}", json.display()))
+            .stdin(Stdio::null())
+            .output()
+            .expect("the script starts")
+    };
+    for engine in ["uring", "pread"] {
+        let done = run(engine);
+        let said = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
+        if done.status.code() == Some(SKIPPED) {
+            return skip("jobs through NFS", &Needs::Nfs.because(said));
+        }
+        // It has compared the tables of the job with those of the same job without NFS.
+        assert!(done.status.success() && said.contains("The same jobs through NFS"), "{said}");
+        let json = std::fs::read_to_string(&json).expect("the results");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let runs = json["sizes"][0]["runs"].as_array().expect("runs");
+        let through = runs.iter().find(|run| run["by"] == "nfs").expect("a run through NFS");
+        let moved = json["sizes"][0]["input_bytes"].as_f64().zip(through["output_bytes"].as_f64());
+        let (input, output) = moved.expect("numbers");
+        // Tails and blocks on borders are read twice, and outputs end within a block.
+        let wire = through["wire_bytes"].as_f64().expect("a number");
+        assert!(wire >= input + output && wire < 2.0 * (input + output), "{through}");
+        assert!(through["round_trips"].as_u64().is_some_and(|calls| calls > 4), "{through}");
+        assert_eq!(std::fs::read_dir(&dir).expect("the folder").count(), 0, "it leaves nothing");
+    }
 }

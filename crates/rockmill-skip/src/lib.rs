@@ -124,6 +124,8 @@ needs! {
     OpenSsl = "openssl",
     /// `nats-server`, with JetStream.
     NatsServer = "nats-server",
+    /// What `scripts/bench_offload_nfs` needs: nfs-ganesha, rpcbind, libnfs, and a network of its own.
+    Nfs = "nfs",
 }
 
 impl fmt::Display for Needs {

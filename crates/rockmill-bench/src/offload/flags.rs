@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use rockmill::MergeEngine;
 use rockmill_offload::Check;
 
 use crate::error::{Error, Result};
@@ -36,18 +37,24 @@ pub struct OffloadFlags {
     pub worker: String,
     /// The program with the subcommand `worker`; empty for this one.
     pub worker_program: String,
+    /// How the workers that are started merge.
+    pub worker_engine: MergeEngine,
     /// What is verified of the worker's tables: `all`, or a share of the data such as `10%`.
     pub check: Check,
     /// The worker may be on another machine without secrets.
     pub allow_unauthenticated: bool,
     /// The worker started here and this side use secrets and TLS.
     pub tls: bool,
+    /// The directory as a server of NFS exports it; empty to leave NFS out.
+    pub nfs: String,
+    /// The process of that server; 0 if its CPU time is not to be counted.
+    pub nfs_server: u32,
     /// File for the results as JSON; empty for none.
     pub json: String,
 }
 
 /// Name, default, description.
-const FLAGS: [(&str, &str, &str); 13] = [
+const FLAGS: [(&str, &str, &str); 16] = [
     ("db", "", "A new or empty directory for inputs and outputs; needed."),
     ("mb", "4,16,64,256", "Sizes of jobs: MiB of keys and values in all inputs together."),
     ("value_size", "1024", "Bytes of a value."),
@@ -57,9 +64,12 @@ const FLAGS: [(&str, &str, &str); 13] = [
     ("threads", "1", "Threads of the worker for a job."),
     ("worker", "", "Address and port of a worker that runs already; without it one is started on this machine."),
     ("worker_program", "", "The program that has the subcommand `worker`, where it is not this one."),
+    ("worker_engine", "auto", "How the workers that are started merge: auto, uring, pread."),
     ("check", "all", "What is read of the worker's tables: all, or all but the data and a part of that, as 10%."),
     ("allow_unauthenticated", "0", "1: --worker may be on another machine; whoever is on the network reads the data."),
     ("tls", "0", "1: the worker that is started has secrets and TLS, and so has this side."),
+    ("nfs", "", "Does each job through NFS, too: nfs://HOST/DB?nfsport=PORT&mountport=PORT, which exports --db."),
+    ("nfs_server", "0", "Number of the process of that server, whose CPU time is counted."),
     ("json", "", "File for the results as JSON."),
 ];
 
@@ -93,8 +103,26 @@ impl OffloadFlags {
             };
             *place = value.or_else(|| args.next()).ok_or_else(|| Error::Usage(format!("--{name} wants a value")))?;
         }
-        let [db, mb, value_size, inputs, compression, repeat, threads, worker, program, check, allow, tls, json] =
-            <[String; 13]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
+        let [
+            db,
+            mb,
+            value_size,
+            inputs,
+            compression,
+            repeat,
+            threads,
+            worker,
+            program,
+            engine,
+            check,
+            allow,
+            tls,
+            nfs,
+            nfs_server,
+            json,
+        ] = <[String; 16]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
+        let worker_engine = MergeEngine::ALL.into_iter().find(|known| known.name() == engine);
+        let worker_engine = worker_engine.filter(|engine| *engine != MergeEngine::Kernel);
         let flags = Self {
             mb: mb.split(',').map(|size| one("mb", size)).collect::<Result<_>>()?,
             value_size: one("value_size", &value_size)?,
@@ -107,7 +135,11 @@ impl OffloadFlags {
             compression,
             worker,
             worker_program: program,
+            worker_engine: worker_engine
+                .ok_or_else(|| Error::Usage(format!("--worker_engine: {engine}: there are auto, uring, pread")))?,
             check: check.parse().map_err(|e| Error::Usage(format!("--check: {e}")))?,
+            nfs,
+            nfs_server: one("nfs_server", &nfs_server)?,
             json,
         };
         flags.check()?;
@@ -127,6 +159,15 @@ impl OffloadFlags {
         }
         if self.tls && !self.worker.is_empty() {
             return bad("--tls is for the worker that is started here, without --worker".to_owned());
+        }
+        if !self.worker.is_empty() && self.worker_engine != MergeEngine::Auto {
+            return bad("--worker_engine is for workers that are started here, without --worker".to_owned());
+        }
+        if self.nfs_server != 0 && self.nfs.is_empty() {
+            return bad("--nfs_server is the server's of --nfs, which is missing".to_owned());
+        }
+        if !self.nfs.is_empty() && !self.nfs.starts_with("nfs://") {
+            return bad(format!("--nfs: {}: it is nfs://HOST/DIRECTORY?nfsport=PORT&mountport=PORT", self.nfs));
         }
         if let Some(mb) = self.mb.iter().find(|mb| !(1..=1 << 20).contains(*mb)) {
             return bad(format!("--mb: {mb}; 1 to 1048576"));
@@ -175,6 +216,8 @@ pub(crate) fn help() -> String {
         "rockmill bench offload: one compaction of overlapping tables of L0 into L1, done here and by a worker in turn.\n\n\
          Without --worker it starts `rockmill worker` on this machine. Both then share its cores, so that seconds say\n\
          little about two machines; CPU of the host, round trips and bytes do.\n\n\
+         With --nfs a third worker does each job, which reads and writes the same files through NFS\n\
+         (scripts/bench_offload_nfs starts a server for that).\n\n\
          Example:\n\
          \x20 rockmill bench offload --db=bench-db --mb=16,64 --json=offload.json\n\n\
          Flags:\n",
@@ -218,6 +261,10 @@ mod tests {
             ("--db=d --check=10", "0% to 100%"),
             ("--db=d --mbs=4", "there is no --mbs"),
             ("--db=d --tls=1 --worker=127.0.0.1:1", "--tls"),
+            ("--db=d --nfs=host:/d", "nfs://"),
+            ("--db=d --nfs_server=7", "--nfs, which is missing"),
+            ("--db=d --worker_engine=kernel", "auto, uring, pread"),
+            ("--db=d --worker_engine=pread --worker=127.0.0.1:1", "--worker_engine"),
             ("--db=d --json", "wants a value"),
             ("db", "begin with --"),
         ] {

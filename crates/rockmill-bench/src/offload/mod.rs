@@ -1,4 +1,5 @@
-//! `rockmill bench offload`: one compaction, done alternately here and by a worker, for several sizes.
+//! `rockmill bench offload`: one compaction, done in turn here, by a worker and, with `--nfs`, by a worker that reads
+//! and writes through NFS (`nfs/`), for several sizes.
 //!
 //! 1. For each size, `compact::input` writes a database of overlapping L0 tables. Each run gets links to the tables,
 //!    which are dropped from the page cache.
@@ -11,6 +12,7 @@
 //! The worker is `rockmill worker` in a separate process, or any worker (`--worker`).
 
 mod flags;
+mod nfs;
 mod report;
 mod worker;
 
@@ -19,19 +21,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rockmill::internals::{CompactionWorkers, TableCheck};
 use rockmill::{Db, Options};
 use rockmill_io::SystemClock;
-use rockmill_offload::{Workers, WorkersConfig};
+use rockmill_offload::{Check, Workers, WorkersConfig};
 
 use crate::compact::{Case, CompactCommand, CompactFlags, Input, JobLog, Workspace};
 use crate::error::{Error, Result};
 use crate::kernel;
 use crate::machine::Machine;
-use crate::measure::ProcessUsage;
+use crate::measure::{ProcessUsage, cpu_of};
 pub(crate) use flags::help;
 pub use flags::{OffloadCommand, OffloadFlags};
-pub use report::{OffloadReport, OffloadRun, SizeReport};
+pub(crate) use nfs::serve as serve_nfs;
+use nfs::{NfsWorker, NfsWorkers, Start};
+pub use report::{DoneBy, OffloadReport, OffloadRun, SizeReport};
 use worker::WorkerProcess;
+
+/// Directories in `--db`: of the database that each run copies, and of the copy.
+const INPUT: &str = "input";
+const JOB: &str = "job";
 
 /// Runs every size and prints each result to `out` immediately.
 ///
@@ -52,9 +61,22 @@ pub fn run(flags: &OffloadFlags, out: &mut dyn Write) -> Result<OffloadReport> {
         cases.push((mb, *of_size, case.ok_or_else(|| Error::Usage("there is no case to run".to_owned()))?));
     }
     let worker = match flags.worker.as_str() {
-        "" => WorkerProcess::start(&flags.worker_program, flags.threads, flags.tls)?,
+        "" => {
+            let program = worker::program(&flags.worker_program)?;
+            WorkerProcess::start(&program, flags.threads, flags.worker_engine, flags.tls)?
+        }
         address => WorkerProcess::elsewhere(address)?,
     };
+    let nfs = match flags.nfs.as_str() {
+        "" => None,
+        url => {
+            let program = worker::program(&flags.worker_program)?;
+            let start = Start { program: &program, url, threads: flags.threads, engine: flags.worker_engine };
+            Some(NfsWorker::start(start)?)
+        }
+    };
+    let sides: Vec<Side<'_>> =
+        [Side::Here, Side::Worker(&worker)].into_iter().chain(nfs.iter().map(Side::Nfs)).collect();
     let _workspace = Workspace::create(db)?;
     let mut report = OffloadReport {
         machine: Machine::here(db),
@@ -64,15 +86,15 @@ pub fn run(flags: &OffloadFlags, out: &mut dyn Write) -> Result<OffloadReport> {
     };
     print(out, &report.header())?;
     for (mb, of_size, case) in cases {
-        let dir = db.join("input");
+        let dir = db.join(INPUT);
         let input = Input::write(&of_size.of_writer(&case, &dir.to_string_lossy()), &case, &dir)?;
         let mut size = SizeReport { mb, input_bytes: input.bytes, entries: input.entries, runs: vec![] };
         for repetition in 0..flags.repeat {
             // Another one begins each time.
-            for turn in 0..2 {
-                let elsewhere = (turn + repetition) % 2 == 1;
-                let job = Job { flags, case: &case, input: &input, dir: &db.join("job") };
-                let run = job.run(elsewhere.then_some(&worker), repetition)?;
+            for turn in 0..sides.len() {
+                let Some(side) = sides.get((turn + repetition) % sides.len()) else { continue };
+                let job = Job { flags, case: &case, input: &input, dir: &db.join(JOB) };
+                let run = job.run(*side, repetition)?;
                 print(out, &size.line(&run))?;
                 size.runs.push(run);
             }
@@ -94,6 +116,33 @@ fn remove(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Who does a job.
+#[derive(Debug, Clone, Copy)]
+enum Side<'a> {
+    Here,
+    Worker(&'a WorkerProcess),
+    Nfs(&'a Arc<NfsWorker>),
+}
+
+impl Side<'_> {
+    fn by(self) -> DoneBy {
+        match self {
+            Self::Here => DoneBy::Here,
+            Self::Worker(_) => DoneBy::Worker,
+            Self::Nfs(_) => DoneBy::Nfs,
+        }
+    }
+
+    /// The worker's process, if it is one of this machine.
+    fn process(self) -> Option<u32> {
+        match self {
+            Self::Here => None,
+            Self::Worker(worker) => worker.id(),
+            Self::Nfs(worker) => Some(worker.id()),
+        }
+    }
+}
+
 /// One compaction that is to be measured.
 struct Job<'a> {
     flags: &'a OffloadFlags,
@@ -103,38 +152,53 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn run(&self, worker: Option<&WorkerProcess>, repetition: usize) -> Result<OffloadRun> {
+    fn run(&self, side: Side<'_>, repetition: usize) -> Result<OffloadRun> {
         self.input.copy_to(self.dir)?;
         kernel::give_memory_back();
         kernel::sync_disks();
         let mut options = Options::from_string(&Options::default(), &self.flags.options_text())?;
-        if let Some(worker) = worker {
-            options.set_compaction_workers(self.workers(worker)?);
+        let mut through_nfs = None;
+        match side {
+            Side::Here => {}
+            Side::Worker(worker) => options.set_compaction_workers(self.workers(worker)?),
+            Side::Nfs(worker) => {
+                let workers = NfsWorkers::new(worker, Path::new(&self.flags.db), JOB, self.table_check());
+                options.set_file_system(workers.file_system());
+                options.set_compaction_workers(Arc::clone(&workers) as Arc<dyn CompactionWorkers>);
+                through_nfs = Some(workers);
+            }
         }
         let db = Db::open(&options, self.dir)?;
+        let others = [side.process(), Some(self.flags.nfs_server).filter(|server| *server != 0)];
+        let others_before = others.map(|process| process.and_then(cpu_of));
         let before = ProcessUsage::now();
         let start = Instant::now();
         db.compact_range(None::<&[u8]>, None::<&[u8]>)?;
         let wall = start.elapsed();
         let usage = ProcessUsage::now().since(&before);
+        let others_after = others.map(|process| process.and_then(cpu_of));
         let counters = db.counters();
         drop(db);
         let done_elsewhere = counters.compactions_elsewhere;
-        if done_elsewhere != u64::from(worker.is_some()) {
+        if done_elsewhere != u64::from(side.by() != DoneBy::Here) {
             // Read now, because the directory is removed before the report is read.
             let log = std::fs::read_to_string(self.dir.join("LOG")).unwrap_or_default();
             let why = log.lines().find_map(|line| line.split_once("Not done by a worker, ")).map_or("", |(_, why)| why);
             return Err(Error::Run(format!("the worker did {done_elsewhere} jobs of one: {why}")));
         }
-        let label = if worker.is_some() { "worker" } else { "here" };
+        let label = side.by().name();
         let log = JobLog::read(self.dir)?;
         log.check(label, self.case.inputs, self.input.entries)?;
         if repetition == 0 {
             self.input.check_merged(label, self.dir)?;
+            if let Some(workers) = through_nfs {
+                workers.verify(INPUT)?;
+            }
         }
         remove(self.dir)?;
+        let took = |i: usize| Some(others_after.get(i).copied()??.saturating_sub(others_before.get(i).copied()??));
         Ok(OffloadRun {
-            elsewhere: worker.is_some(),
+            by: side.by(),
             repetition,
             wall,
             user: usage.user,
@@ -143,7 +207,18 @@ impl Job<'_> {
             worker_cpu: Duration::from_micros(counters.elsewhere_cpu_micros),
             round_trips: counters.elsewhere_round_trips,
             wire_bytes: counters.elsewhere_wire_bytes,
+            worker_process_cpu: took(0),
+            server_cpu: took(1),
         })
+    }
+
+    /// What the store reads of the tables of a worker over NFS, as [`Check`] has it.
+    fn table_check(&self) -> TableCheck {
+        match self.flags.check {
+            Check::All => TableCheck::All,
+            // That worker is this command's own, and guesses nothing.
+            Check::Sample { percent } => TableCheck::Sample { percent, seed: 0 },
+        }
     }
 
     fn workers(&self, worker: &WorkerProcess) -> Result<Arc<Workers>> {

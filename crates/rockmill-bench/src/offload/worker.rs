@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use rockmill::MergeEngine;
 use rockmill_offload::{Secrets, WorkerConfig, WorkersConfig};
 
 use crate::error::{Error, Result};
@@ -22,15 +23,11 @@ pub struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts `PROGRAM worker` at a port of this machine. Without a name, this program, or the one in the same
-    /// directory.
-    pub fn start(program: &str, threads: u16, tls: bool) -> Result<Self> {
-        let program = match program {
-            "" => beside(&std::env::current_exe().map_err(|e| Error::io("this program's own path", &e))?)?,
-            given => PathBuf::from(given),
-        };
-        let mut command = Command::new(&program);
+    /// Starts `PROGRAM worker` at a port of this machine.
+    pub fn start(program: &Path, threads: u16, engine: MergeEngine, tls: bool) -> Result<Self> {
+        let mut command = Command::new(program);
         command.args(["worker", "--listen", "127.0.0.1:0", "--threads", &threads.to_string()]);
+        command.args(["--engine", engine.name()]);
         if tls {
             command.args(["--secrets", "/dev/stdin"]).stdin(Stdio::piped());
         } else {
@@ -69,6 +66,11 @@ impl WorkerProcess {
         self.secrets.as_ref()
     }
 
+    /// Its number among the machine's processes, if it was started here.
+    pub fn id(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -82,6 +84,15 @@ impl Drop for WorkerProcess {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// The program with the subcommand, as `--worker_program` names it. Without a name, this program, or the one in the
+/// same directory.
+pub(super) fn program(given: &str) -> Result<PathBuf> {
+    match given {
+        "" => beside(&std::env::current_exe().map_err(|e| Error::io("this program's own path", &e))?),
+        given => Ok(PathBuf::from(given)),
     }
 }
 
