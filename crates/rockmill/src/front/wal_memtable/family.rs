@@ -319,8 +319,7 @@ impl FamilyFront {
         is_flush_due(self.flush_queue(), self.full_memtables(options), index, options, without_merging)
     }
 
-    /// What is sealed, and whether some of it is being flushed. After its commit a flush runs on for a moment, but has
-    /// none of what was sealed meanwhile, and nobody waits for it.
+    /// What is sealed, and whether some of it is being flushed. A flush that has committed runs on, but has none of it.
     pub fn flush_queue(&self) -> FlushQueue {
         FlushQueue { waiting: self.sealed.len(), in_flight: self.taken > 0, requested: self.flush_requested }
     }
@@ -648,8 +647,8 @@ mod tests {
         let reader = front.view();
         assert!(front.flush_queue().in_flight);
         front.flushed(&runs, 5);
-        let rest = FlushQueue { waiting: 1, in_flight: false, requested: false };
-        assert_eq!((front.flush_queue(), front.is_flushing()), (rest, true), "it has committed, and has not ended");
+        let queue = front.flush_queue();
+        assert_eq!((queue.waiting, queue.in_flight, front.is_flushing()), (1, false, true), "committed, not ended");
         assert!(!front.waits_for_flush(&CfOptions { min_write_buffer_number_to_merge: 2, ..options.clone() }, false));
         front.flush_ended(&runs, 1.0, 0.0);
         assert_eq!((front.oldest_log(), front.log_number(), front.sealed_count()), (Some(5), 5, 1));
