@@ -11,6 +11,35 @@
 //!
 //! The paper stores a dictionary of pairs, 1.2 bytes per key. Here the pairs are a fixed sequence, and a bucket stores
 //! an index into it, with as many bits as the segment's largest index needs: 2 to 3 bits per key.
+//!
+//! # Bytes
+//!
+//! The header's byte 7 is the number of segments, 1 to 64: one for each 1,024 keys. A directory of 40 bytes for each
+//! segment begins at 32. The parameters of each segment follow, and 8 zeros. Numbers are little-endian.
+//!
+//! | in the directory | type | meaning |
+//! |---|---|---|
+//! | slots before | fixed64 | slots of the segments before |
+//! | parameters at | fixed64 | offset from the first byte of the header |
+//! | magic | fixed64 | 2^64 / slots, rounded up, in 64 bits: with it a remainder is two multiplications |
+//! | slots, dense, sparse | fixed32 each | slots, and numbers of buckets |
+//! | dense bits, sparse bits | a byte each | bits that the largest parameter needs, at most 12 |
+//! | 0 | 2 bytes | |
+//!
+//! Bits are 0 if all parameters are 0, but at least 1 for more than 64 buckets. A segment's parameters are those of its
+//! dense buckets, then those of its sparse ones, low bits first, up to a whole byte.
+//!
+//! A lookup, where `mulhi` is the high half of the 128-bit product and `*` keeps the low half:
+//!
+//! ```text
+//! segment   = mulhi(mixed, segments)
+//! spread    = (mixed * 0xd6e8feb86659fd93) >> 32
+//! bucket    = (spread * dense) >> 32             if dense > 0 and mixed * segments < 0x9999999999999999
+//!           = dense + ((spread * sparse) >> 32)  otherwise
+//! h0, h1    = high and low 32 bits of mixed * 0xa0761d6478bd642f
+//! position  = h0 + h1 * (parameter >> 4) + (parameter mod 16) * 0x9e3779b1, in 32 bits
+//! slot      = slots before + position mod slots
+//! ```
 
 use crate::build::{BUCKET_KEYS_MAX, Failed, Job, Kind};
 use crate::error::OpenError;

@@ -20,7 +20,7 @@
 //! # Ok::<(), rockmill_phash::BuildError>(())
 //! ```
 //!
-//! There are three kinds (`docs/phash.md` specifies their bytes and explains why each works):
+//! There are three kinds (`docs/phash.md` specifies the bytes of the default, `cphash.rs` those of the others):
 //!
 //! - [`Kind::Pilot`], the default: one byte for each bucket of about three keys, 1 % of the slots empty. A lookup reads
 //!   one byte that depends on the key.
