@@ -237,6 +237,8 @@ pub struct BatchCounts {
     pub retries: u64,
     /// Plain calls made because the ring could not.
     pub plain_calls: u64,
+    /// Waits of two seconds without a completion. After each the kernel is made to look at its queue again.
+    pub nudges: u64,
     /// Operations that a program in the ring submitted ([`program_slot`]).
     #[cfg(feature = "program")]
     pub by_program: u64,
@@ -375,6 +377,7 @@ impl BatchIo {
             fixed: counts.fixed,
             retries: transfers.retries(),
             plain_calls: transfers.plain_calls(),
+            nudges: counts.nudges,
             #[cfg(feature = "program")]
             by_program: counts.by_program,
         }

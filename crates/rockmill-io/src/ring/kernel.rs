@@ -10,6 +10,11 @@
 //! Invariants: memory in the table belongs to the kernel, and nothing in this process reads or writes it. It is never
 //! freed while it is in the table: if waiting for the kernel fails, it is leaked. No more operations are in flight than
 //! the completion ring has room for, so it cannot overflow.
+//!
+//! A wait is not left to the kernel alone: after two seconds without a completion a no-op with `IOSQE_ASYNC` is
+//! submitted, for which the kernel wakes or makes a thread of its own (`iou-wrk`), and that thread also runs what is
+//! queued before it. Seen once, on Linux 6.18: two reads of a tmpfs, which only such threads can do, were queued for
+//! ever when no thread was left (docs/notebook/testing.md).
 
 use super::arena::Arena;
 use super::probe;
@@ -17,7 +22,7 @@ use super::probe;
 use super::program_slot::{CompletionPlaces, page};
 use super::queue::{Action, BatchFile, Done, Op, Queue, QueueCounts};
 use super::{BatchLimits, Registered};
-use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags};
+use io_uring::types::{CancelBuilder, Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use program::InRing;
 use std::fmt;
@@ -40,6 +45,12 @@ const REGISTERED_BYTES_MAX: usize = 1 << 30;
 
 /// Mark of a cancellation's own completion.
 const CANCELLATION: u64 = u64::MAX;
+
+/// Mark of the completion of a no-op that was submitted to wake the kernel's threads.
+const NUDGE: u64 = u64::MAX - 1;
+
+/// A wait for so long, without a completion, submits such a no-op. Longer than any device in order takes.
+const NUDGE_AFTER: Duration = Duration::from_secs(2);
 
 /// Completions to wait for at once: one per this many operations in flight, up to a limit.
 const IN_FLIGHT_PER_WAIT: usize = 4;
@@ -64,6 +75,10 @@ pub(super) struct KernelQueue {
     /// Free slots in the table of registered files; `None` without such a table.
     files: Option<Vec<u32>>,
     counts: QueueCounts,
+    /// [`NUDGE_AFTER`]; `None` where the kernel's waits have no limit (before 5.11).
+    nudge_after: Option<Duration>,
+    /// No-ops in flight.
+    nudges: u32,
     program: InRing,
     limits: BatchLimits,
     arena: Arc<Arena>,
@@ -96,6 +111,21 @@ fn set_up(limits: &BatchLimits) -> io::Result<(IoUring, &'static str)> {
         other => return other.map(|ring| (ring, "COOP_TASKRUN")),
     }
     IoUring::builder().build(entries).map(|ring| (ring, "no flags"))
+}
+
+/// Submits what was pushed and waits for `want` completions, no longer than `longest`. The wait's end is no error.
+fn submit_and_wait(ring: &IoUring, want: usize, longest: Option<Duration>) -> io::Result<()> {
+    let done = match longest {
+        Some(longest) if want > 0 => {
+            let longest = Timespec::from(longest);
+            ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&longest))
+        }
+        _ => ring.submitter().submit_and_wait(want),
+    };
+    match done {
+        Err(e) if e.raw_os_error() == Some(libc::ETIME) => Ok(()),
+        done => done.map(|_| ()),
+    }
 }
 
 /// A program in the ring ([`super::program_slot`]).
@@ -314,6 +344,7 @@ impl KernelQueue {
         }
         // Never more in flight than fit into either ring.
         let depth = (ring.params().sq_entries().min(ring.params().cq_entries()) as usize).min(limits.depth as usize);
+        let nudge_after = ring.params().is_feature_ext_arg().then_some(NUDGE_AFTER);
         let queue = Self {
             ring,
             owner: std::thread::current().id(),
@@ -325,6 +356,8 @@ impl KernelQueue {
             registered_bytes: registered.bytes,
             files,
             counts: QueueCounts::default(),
+            nudge_after,
+            nudges: 0,
             program: InRing::default(),
             limits: limits.clone(),
             arena: Arc::clone(arena),
@@ -388,13 +421,19 @@ impl KernelQueue {
             self.counts.ring_enters += 1;
             let done = match self.program.enter(ring, want, &mut self.counts) {
                 Some(done) => done,
-                None => ring.submitter().submit_and_wait(want).map(|_| ()),
+                None => submit_and_wait(ring, want, self.nudge_after),
             };
             match done {
-                Ok(_) => {
+                Ok(()) => {
                     // A kernel that stops at an invalid entry leaves the others for the next call.
                     self.unsubmitted = ring.submission().len();
-                    if self.unsubmitted == 0 || want > 0 {
+                    if want > 0 {
+                        if ring.completion().is_empty() {
+                            self.nudge();
+                        }
+                        return Ok(());
+                    }
+                    if self.unsubmitted == 0 {
                         return Ok(());
                     }
                     again += 1;
@@ -426,13 +465,32 @@ impl KernelQueue {
         }
     }
 
+    /// A wait was over without a completion: makes the kernel look at what is queued for its own threads. The next entry
+    /// submits it.
+    #[cold]
+    fn nudge(&mut self) {
+        let entry = opcode::Nop::new().build().flags(squeue::Flags::ASYNC).user_data(NUDGE);
+        // There is room for their completions: the ring of these has twice as many places as operations are in flight.
+        if self.nudges < self.ring.params().sq_entries() {
+            // SAFETY: a no-op has no memory and no file.
+            let pushed = unsafe { self.ring.submission().push(&entry) };
+            self.nudges += u32::from(pushed.is_ok());
+            self.counts.nudges += u64::from(pushed.is_ok());
+        }
+    }
+
     /// Takes completed operations.
     fn collect(&mut self, done: &mut Vec<Done>) {
         done.append(&mut self.ready);
         for completion in self.ring.completion() {
             self.program.took_one();
-            if completion.user_data() == CANCELLATION {
-                continue;
+            match completion.user_data() {
+                CANCELLATION => continue,
+                NUDGE => {
+                    self.nudges = self.nudges.saturating_sub(1);
+                    continue;
+                }
+                _ => {}
             }
             let place = completion.user_data() as usize;
             let Some(op) = self.table.get_mut(place).and_then(Option::take) else { continue };
@@ -790,6 +848,33 @@ mod tests {
         let mut done = Vec::new();
         queue.reap(1, 0, &mut done).unwrap();
         assert!(done.is_empty(), "an empty queue waited");
+    }
+
+    #[test]
+    fn a_long_wait_makes_the_kernel_look_again() {
+        let Some((mut queue, arena)) = queue(4) else { return };
+        if queue.nudge_after.is_none() {
+            return rockmill_skip::skip(
+                "waits with a limit",
+                &rockmill_skip::Needs::Uring.because("before Linux 5.11"),
+            );
+        }
+        queue.nudge_after = Some(Duration::from_millis(5));
+        let (reader, mut writer) = io::pipe().unwrap();
+        let file = Arc::new(BatchFile::reading(Arc::new(Pipe(reader)), Path::new("pipe"), false));
+        queue.push(read(7, &file, &arena));
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            writer.write_all(&[9; 11]).unwrap();
+        });
+        let mut done = Vec::new();
+        queue.reap(1, 0, &mut done).unwrap();
+        late.join().unwrap();
+        let done = done.pop().unwrap();
+        assert_eq!((done.op.token, done.result.unwrap()), (7, 11));
+        // Each came back, and was counted once.
+        assert!(queue.counts.nudges > 1 && queue.nudges <= 1, "{:?}", queue.counts);
+        assert_eq!((queue.in_flight(), queue.counts.operations), (0, 1));
     }
 
     #[test]

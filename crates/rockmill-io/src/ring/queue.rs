@@ -152,6 +152,8 @@ pub struct QueueCounts {
     pub operations: u64,
     /// Operations with a registered buffer.
     pub fixed: u64,
+    /// Waits of seconds without a completion, after which the kernel was made to look at its queue again.
+    pub nudges: u64,
     /// Operations that a program handed over.
     #[cfg(feature = "program")]
     pub by_program: u64,
