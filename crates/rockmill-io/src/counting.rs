@@ -1,8 +1,8 @@
 //! A file system that counts calls and bytes, for statistics.
 
 use crate::fs::{
-    Access, AccessPattern, Ahead, Entry, FileLock, FileSystem, PositionedFile, RandomAccessFile, SequentialFile, View,
-    WritableFile, WriteOptions,
+    Access, AccessPattern, Ahead, Entry, FileExtents, FileLock, FileSystem, PositionedFile, RandomAccessFile,
+    SequentialFile, View, WritableFile, WriteOptions,
 };
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchObserver, BatchProbe, DeviceFacts};
 use std::io;
@@ -334,6 +334,7 @@ impl RandomAccessFile for CountingRandomAccessFile {
         fn is_direct(&self) -> bool;
         fn reads_device(&self) -> bool;
         fn direct_alignment(&self) -> u64;
+        fn extents(&self) -> io::Result<FileExtents>;
         fn raw_fd(&self) -> Option<i32>;
     }
 }

@@ -271,6 +271,26 @@ pub enum AccessPattern {
     Random,
 }
 
+/// Blocks of a file that lie one behind the other on the device too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileExtent {
+    /// Where they begin in the file, in bytes.
+    pub offset: u64,
+    /// Where they begin on the device, in bytes from its start.
+    pub device_offset: u64,
+    /// Bytes; the last ones may be behind the file's end.
+    pub len: u64,
+}
+
+/// Where a file lies on a block device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileExtents {
+    /// The number of the device that the file system is on (`st_dev`).
+    pub device: u64,
+    /// From the file's start to its end, without a hole.
+    pub extents: Vec<FileExtent>,
+}
+
 /// Reads at any offset, from any thread.
 pub trait RandomAccessFile: Send + Sync + Debug {
     /// Fills `buf` from `offset`; it gets fewer bytes only at the end of the file. Any alignment is allowed: direct
@@ -310,6 +330,14 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     /// The file descriptor, for engines that submit their own reads; `None` if the file has none.
     fn raw_fd(&self) -> Option<i32> {
         None
+    }
+    /// Where the file lies on its block device, for those who read it there. What is not durable yet is written first.
+    ///
+    /// # Errors
+    /// Why nobody can: the file system puts bytes where it does not say (neither ext4 nor XFS), or a part of the file is
+    /// in no blocks of its own, not written yet, compressed or encrypted.
+    fn extents(&self) -> io::Result<FileExtents> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this file system does not say where files lie"))
     }
     /// Takes over a read, and ends it later, in a thread of its own ([`Carried::done`]); gives it back if the file does
     /// not do that. Only batched I/O of [`CarriedFiles`](crate::ring::CarriedFiles) asks.

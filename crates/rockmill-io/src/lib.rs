@@ -46,14 +46,14 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use counting::{CountingFileSystem, IoCounts};
 #[cfg(unix)]
 pub use fs::{
-    Access, AccessPattern, Ahead, Entry, EntryKind, FileLock, FileSystem, PositionedFile, RandomAccessFile,
-    SequentialFile, View, WritableFile, WriteOptions,
+    Access, AccessPattern, Ahead, Entry, EntryKind, FileExtent, FileExtents, FileLock, FileSystem, PositionedFile,
+    RandomAccessFile, SequentialFile, View, WritableFile, WriteOptions,
 };
 #[cfg(unix)]
 pub use mem::{CrashMode, MemFileSystem};
 #[cfg(unix)]
 pub use op::{Fault, Op, OpKind};
 #[cfg(unix)]
-pub use posix::{LocalTime, PosixFileSystem, local_time, thread_id};
+pub use posix::{LocalTime, PosixFileSystem, block_device_number, local_time, thread_id};
 #[cfg(unix)]
 pub use throttle::{DeviceModel, ThrottledFileSystem};

@@ -38,6 +38,18 @@ const TRIES: usize = 8;
 /// Permission bits of files that are made, where nothing narrower is asked for: RocksDB's.
 const FILE_MODE: u32 = 0o644;
 
+/// The number of a block device, which files of the file system on it have as `st_dev`.
+///
+/// # Errors
+/// There is no such device, or it is something else.
+pub fn block_device_number(path: &Path) -> io::Result<u64> {
+    let meta = fs::metadata(path)?;
+    match std::os::unix::fs::FileTypeExt::is_block_device(&meta.file_type()) {
+        true => Ok(meta.rdev()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no block device")),
+    }
+}
+
 /// The machine's file system.
 #[derive(Debug, Default, Clone)]
 pub struct PosixFileSystem {

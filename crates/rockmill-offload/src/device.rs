@@ -30,6 +30,8 @@ use rockmill_nvme::auth::HostAuth;
 use rockmill_nvme::initiator::{HostConfig, HostError, Io, NamespaceInfo, QueueConfig};
 use rockmill_nvme::tcp::{ClientTls, Cutter, LinkCounters, TcpHost, TcpLink};
 
+use crate::external::ExternalInputs;
+
 /// The only namespace of a job's subsystem.
 pub(crate) const NAMESPACE: u32 = 1;
 /// Keep Alive Timeout.
@@ -43,10 +45,63 @@ pub(crate) struct NvmeDevice {
     transfer_max: usize,
     reads: Pump,
     writes: Pump,
+    external: Option<External>,
     /// All its connections.
     cutter: Cutter,
     /// Keeps the controller.
     host: TcpHost,
+}
+
+/// A target that has inputs, too.
+#[derive(Debug)]
+struct External {
+    inputs: ExternalInputs,
+    block_bytes: u64,
+    transfer_max: usize,
+    reads: Pump,
+    host: TcpHost,
+}
+
+/// A part of a read: which queue is asked for it, from which block on, and how many bytes.
+struct Piece<'a> {
+    pump: &'a Pump,
+    first: u64,
+    bytes: usize,
+}
+
+/// An operation that takes several commands.
+#[derive(Debug)]
+struct Split {
+    /// `None` once it is over: the first failure ends it.
+    op: Option<DeviceOp>,
+    left: usize,
+}
+
+impl Split {
+    /// A piece of a read has come.
+    fn took(split: &Mutex<Self>, at: usize, result: io::Result<Vec<u8>>) {
+        let mut state = split.lock();
+        state.left = state.left.saturating_sub(1);
+        let is_last = state.left == 0;
+        let Some(op) = &mut state.op else { return };
+        let taken = result.and_then(|data| {
+            let part = op.memory().get_mut(at..).and_then(|memory| memory.get_mut(..data.len()));
+            part.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(&data);
+            Ok(())
+        });
+        let ended = if is_last || taken.is_err() { state.op.take() } else { None };
+        drop(state);
+        if let Some(op) = ended {
+            op.done(taken);
+        }
+    }
+}
+
+/// A target that has inputs, too.
+#[derive(Debug)]
+pub(crate) struct ExternalPlace {
+    pub place: Place,
+    pub inputs: ExternalInputs,
 }
 
 /// Who connects, and to what.
@@ -87,8 +142,22 @@ type Reply = mpsc::Sender<(usize, io::Result<Vec<u8>>)>;
 #[derive(Debug)]
 enum Work {
     Op(DeviceOp),
-    Read { bytes: usize, piece: usize, reply: Reply },
-    Write { data: Vec<u8>, piece: usize, reply: Reply },
+    /// A part of a read that begins `at` bytes into it.
+    Part {
+        of: Arc<Mutex<Split>>,
+        at: usize,
+        bytes: usize,
+    },
+    Read {
+        bytes: usize,
+        piece: usize,
+        reply: Reply,
+    },
+    Write {
+        data: Vec<u8>,
+        piece: usize,
+        reply: Reply,
+    },
 }
 
 impl Request {
@@ -97,7 +166,7 @@ impl Request {
         match &mut self.work {
             Work::Op(op) if op.reads => io.begin_read(namespace, first, op.memory().len()),
             Work::Op(op) => io.begin_write(namespace, first, op.memory().to_vec()),
-            Work::Read { bytes, .. } => io.begin_read(namespace, first, *bytes),
+            Work::Read { bytes, .. } | Work::Part { bytes, .. } => io.begin_read(namespace, first, *bytes),
             Work::Write { data, .. } => io.begin_write(namespace, first, std::mem::take(data)),
         }
     }
@@ -116,6 +185,13 @@ impl Request {
                     _ => Ok(()),
                 });
                 op.done(taken);
+            }
+            Work::Part { of, at, bytes } => {
+                let whole = |data: Vec<u8>| match data.len() == bytes {
+                    true => Ok(data),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                };
+                Split::took(&of, at, result.and_then(whole));
             }
             // Nobody waits for it any more where an earlier piece failed.
             Work::Read { piece, reply, .. } | Work::Write { piece, reply, .. } => drop(reply.send((piece, result))),
@@ -295,7 +371,66 @@ impl NvmeDevice {
         let is_lost = Arc::<AtomicBool>::default();
         let reads = Pump::start("nvme-reads", reads, namespace, &is_lost)?;
         let writes = Pump::start("nvme-writes", writes, namespace, &is_lost)?;
-        Ok(Self { namespace, transfer_max, reads, writes, cutter, host })
+        Ok(Self { namespace, transfer_max, reads, writes, external: None, cutter, host })
+    }
+
+    /// Reads inputs from another target from here on, as far as it has them.
+    ///
+    /// # Errors
+    /// Why that is not possible; all is read from the store then.
+    pub fn connect_external(&mut self, external: ExternalPlace, clock: Arc<dyn Clock>) -> io::Result<()> {
+        let ExternalPlace { place, inputs } = external;
+        let config = HostConfig {
+            subsystem: place.subsystem,
+            host: place.name,
+            host_id: place.host_id,
+            keep_alive_ms: KEEP_ALIVE_MS,
+            auth: place.auth,
+            // Blocks have checksums of their own, as above.
+            queue: QueueConfig { header_digest: true, ..QueueConfig::default() },
+        };
+        let host = TcpHost::connect_with(place.address, config, place.tls, clock).map_err(failed)?;
+        let id = inputs.namespace;
+        let namespace = host.admin(|admin| admin.set_queues(1).and_then(|_| admin.namespace(id))).map_err(failed)?;
+        let block_bytes = u64::from(namespace.block_bytes);
+        if block_bytes == 0 || !(DEVICE_BLOCK as u64).is_multiple_of(block_bytes) {
+            return Err(io::Error::other(format!("blocks of {block_bytes} bytes")));
+        }
+        let bytes = namespace.blocks.saturating_mul(block_bytes);
+        if inputs.extents.iter().any(|e| e.device_offset.saturating_add(e.len) > bytes) {
+            return Err(io::Error::other(format!("a namespace of {bytes} bytes, which ends before the tables do")));
+        }
+        let mut reads = host.io_queue(1).map_err(failed)?;
+        self.cutter.add(reads.link())?;
+        host.admin(|admin| self.cutter.add(admin.link()))?;
+        let transfer_max = (host.controller().transfer_max() as usize).max(DEVICE_BLOCK);
+        let reads = Pump::start("nvme-external", reads, namespace, &Arc::default())?;
+        self.external = Some(External { inputs, block_bytes, transfer_max, reads, host });
+        Ok(())
+    }
+
+    /// The commands of a read, in order.
+    fn pieces(&self, offset: u64, bytes: usize) -> Vec<Piece<'_>> {
+        let (mut at, end, mut pieces) = (offset, offset.saturating_add(bytes as u64), Vec::new());
+        while at < end {
+            let left = usize::try_from(end - at).unwrap_or(usize::MAX);
+            let found = self.external.as_ref().and_then(|e| Some((e, e.inputs.find(at)?)));
+            let piece = match found {
+                Some((external, (place, there))) => Piece {
+                    pump: &external.reads,
+                    first: place / external.block_bytes,
+                    bytes: left.min(external.transfer_max).min(usize::try_from(there).unwrap_or(usize::MAX)),
+                },
+                None => {
+                    let next = self.external.as_ref().and_then(|e| e.inputs.next(at)).unwrap_or(end).min(end);
+                    let here = usize::try_from(next - at).unwrap_or(usize::MAX);
+                    Piece { pump: &self.reads, first: Self::first(at), bytes: left.min(self.transfer_max).min(here) }
+                }
+            };
+            at = at.saturating_add(piece.bytes as u64);
+            pieces.push(piece);
+        }
+        pieces
     }
 
     /// What ends its connections while others use it.
@@ -308,7 +443,8 @@ impl NvmeDevice {
 
     /// What went over its connections.
     pub fn counters(&self) -> LinkCounters {
-        self.host.counters()
+        let (own, external) = (self.host.counters(), self.external.as_ref().map(|e| e.host.counters()));
+        external.map_or(own, |other| own.and(other))
     }
 
     /// Waits for so many pieces; gives each that was read to `take`.
@@ -343,15 +479,16 @@ impl WorkerDevice for NvmeDevice {
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let (reply, replies) = mpsc::channel();
-        let (mut at, most) = (offset, self.transfer_max);
-        for (piece, bytes) in into.chunks(most).map(<[u8]>::len).enumerate() {
-            let work = Work::Read { bytes, piece, reply: reply.clone() };
-            self.reads.requests.ask(Request { first: Self::first(at), work });
-            at += bytes as u64;
+        let (mut at, mut places) = (0, Vec::new());
+        for (piece, Piece { pump, first, bytes }) in self.pieces(offset, into.len()).into_iter().enumerate() {
+            pump.requests.ask(Request { first, work: Work::Read { bytes, piece, reply: reply.clone() } });
+            places.push(at..at + bytes);
+            at += bytes;
         }
         drop(reply); // what is left of it are the requests'
-        Self::wait(into.len().div_ceil(most), &replies, |piece, data| {
-            if let Some(to) = into.chunks_mut(most).nth(piece).and_then(|to| to.get_mut(..data.len())) {
+        Self::wait(places.len(), &replies, |piece, data| {
+            let to = places.get(piece).and_then(|place| into.get_mut(place.clone()));
+            if let Some(to) = to.filter(|to| to.len() == data.len()) {
                 to.copy_from_slice(data);
             }
         })
@@ -371,15 +508,23 @@ impl WorkerDevice for NvmeDevice {
 
     fn begin(&self, mut op: DeviceOp) {
         let (offset, bytes) = (op.offset, op.memory().len());
-        if bytes <= self.transfer_max {
-            let queue = if op.reads { &self.reads } else { &self.writes };
-            return queue.requests.ask(Request { first: Self::first(offset), work: Work::Op(op) });
+        if !op.reads {
+            if bytes <= self.transfer_max {
+                return self.writes.requests.ask(Request { first: Self::first(offset), work: Work::Op(op) });
+            }
+            // Longer than a command, which only a block is that is longer than what is gathered.
+            let result = self.write(offset, op.memory());
+            return op.done(result);
         }
-        // Longer than a command, which only a block is that is longer than a read ahead.
-        let result = match op.reads {
-            true => self.read(offset, op.memory()),
-            false => self.write(offset, op.memory()),
-        };
-        op.done(result);
+        let pieces = self.pieces(offset, bytes);
+        if let [Piece { pump, first, .. }] = *pieces.as_slice() {
+            return pump.requests.ask(Request { first, work: Work::Op(op) });
+        }
+        let split = Arc::new(Mutex::new(Split { op: Some(op), left: pieces.len() }));
+        let mut at = 0;
+        for Piece { pump, first, bytes } in pieces {
+            pump.requests.ask(Request { first, work: Work::Part { of: Arc::clone(&split), at, bytes } });
+            at += bytes;
+        }
     }
 }

@@ -19,6 +19,7 @@ use rockmill_nvme::tcp::{ClientTls, ServerConfig, ServerTls, TcpServer};
 use crate::channel::Channel;
 use crate::check::Check;
 use crate::device::NAMESPACE;
+use crate::external::{External, ExternalInputs, ExternalTarget};
 use crate::lease::{End, Epochs, Event, Lease, Terms};
 use crate::message::Message;
 use crate::namespace::JobNamespace;
@@ -70,6 +71,9 @@ pub struct WorkersConfig {
     pub pause: Duration,
     /// What is read of the tables that come back.
     pub check: Check,
+    /// Workers read inputs at this target of NVMe/TCP, which exports the block device with the store's tables. Not
+    /// with keys of TLS. Reads are not slowed there by what slows them here (rate limiter, pacing).
+    pub external: Option<ExternalTarget>,
     /// The code that all these workers have, besides RocksDB's own: jobs that call other code are done here. It is what
     /// the workers have as `WorkerConfig::registry`; only names and options of it are used.
     pub registry: JobRegistry,
@@ -98,6 +102,7 @@ impl WorkersConfig {
             bytes_per_second_min: 4 << 20,
             pause: Duration::from_secs(30),
             check: Check::All,
+            external: None,
             registry: JobRegistry::default(),
         }
     }
@@ -137,6 +142,9 @@ pub struct Workers {
     pool: Option<Pool>,
     /// The pool is asked for nothing before.
     pool_paused_until: Mutex<Duration>,
+    external: Option<External>,
+    /// No worker is sent to the external target before.
+    external_paused_until: Mutex<Duration>,
 }
 
 /// A connection to a worker that both sides know each other on, between two jobs.
@@ -156,8 +164,18 @@ impl Workers {
     /// begun.
     ///
     /// # Errors
-    /// A configuration that is not safe, or keys for TLS or a pool where this was built without them.
+    /// A configuration that is not safe, keys for TLS or a pool where this was built without them, or an external target
+    /// whose device is none.
     pub fn new(config: WorkersConfig, clock: Arc<dyn Clock>) -> io::Result<Arc<Self>> {
+        let external = config.external.clone().map(External::new).transpose()?;
+        Self::with_external(config, external, clock)
+    }
+
+    pub(crate) fn with_external(
+        config: WorkersConfig,
+        external: Option<External>,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Arc<Self>> {
         let open = config.secrets.is_none() && !config.allow_unauthenticated;
         if open && config.workers.iter().any(|worker| !worker.ip().is_loopback()) {
             return Err(bad_configuration(NOT_PRIVATE));
@@ -167,11 +185,31 @@ impl Workers {
             return Err(bad_configuration("workers are those of a list or those of a pool, not both"));
         }
         let tls = config.secrets.as_ref().map_or(Ok(Vec::new()), |secrets| secrets.clients(&config.name))?;
+        if let Some(target) = &config.external {
+            if !tls.is_empty() {
+                return Err(bad_configuration(
+                    "an external target is read without TLS: leave out it or the keys of TLS",
+                ));
+            }
+            if open && !target.address.ip().is_loopback() {
+                return Err(bad_configuration(NOT_PRIVATE));
+            }
+        }
         // Nobody is told: each job's line in the store's log says what is wrong.
         let pool = config.pool.as_ref().map(|pool| Pool::start(pool, &config.name, |_| {})).transpose()?;
         let states = Mutex::new(config.workers.iter().map(|&address| WorkerState::new(address)).collect());
-        let (kept, epochs, pool_paused_until) = (Mutex::default(), Epochs::default(), Mutex::default());
-        Ok(Arc::new(Self { config, tls, clock, states, kept, epochs, pool, pool_paused_until }))
+        Ok(Arc::new(Self {
+            config,
+            tls,
+            clock,
+            states,
+            kept: Mutex::default(),
+            epochs: Epochs::default(),
+            pool,
+            pool_paused_until: Mutex::default(),
+            external,
+            external_paused_until: Mutex::default(),
+        }))
     }
 
     fn now(&self) -> Duration {
@@ -325,17 +363,28 @@ impl Workers {
         let (subsystem, port) = (export.target.config().nqn.clone(), export.server.address().port());
         let terms = Terms { silence_max: self.config.silence_max, job_max: self.job_max(job.input_bytes) };
         let mut lease = Lease::new(epoch, terms, self.now());
-        let offer = Message::Offer { epoch, ticket, subsystem, port, silence_ms, spec: job.spec.to_vec() };
+        let (external, note) = self.external_inputs(job);
+        let (sent, spec) = (external.clone(), job.spec.to_vec());
+        let offer = Message::Offer { epoch, ticket, subsystem, port, silence_ms, external: sent, spec };
         channel.send(&offer, job.is_stopped).map_err(failed)?;
         drop(offer);
         let (end, said) = self.hold(&mut lease, &mut channel, job);
         // First the device: what the worker said is looked at when it can change nothing any more.
         drop(export);
-        let name = format!("{worker} at {address}");
+        let name = format!("{worker} at {address}{note}");
+        if external.is_some() && !matches!(end, End::Done | End::Refused) {
+            self.leave_external();
+        }
         match (end, said) {
             (End::Done, Some(Said::Result(result, usage))) => {
                 // With this the worker has said all that it says of the job.
                 self.keep(place, worker, channel);
+                if let Some((target, inputs)) = self.external.as_ref().zip(external.as_ref()) {
+                    target.check(inputs, job.device).map_err(|e| {
+                        self.leave_external();
+                        Error::io(format_args!("worker {name}"), &e)
+                    })?;
+                }
                 Ok(RemoteDone { result, worker: name, usage })
             }
             (end, said) => {
@@ -357,6 +406,23 @@ impl Workers {
         let until = self.now().saturating_add(self.config.pause);
         if let Some(state) = self.states.lock().get_mut(place) {
             state.paused_until = until;
+        }
+    }
+
+    /// Sends no worker to the external target for a while.
+    fn leave_external(&self) {
+        *self.external_paused_until.lock() = self.now().saturating_add(self.config.pause);
+    }
+
+    /// Where a worker may read the job's inputs besides, and what the log is told of it.
+    fn external_inputs(&self, job: &RemoteJob<'_>) -> (Option<ExternalInputs>, String) {
+        let Some(external) = &self.external else { return (None, String::new()) };
+        if *self.external_paused_until.lock() > self.now() {
+            return (None, " (not at the external target: a job failed with it lately)".to_owned());
+        }
+        match external.inputs(job.device) {
+            Ok(inputs) => (Some(inputs), " with the external target".to_owned()),
+            Err(e) => (None, format!(" (not at the external target: {e})")),
         }
     }
 

@@ -17,6 +17,7 @@
 //! | `channel` | messages over a socket; both sides prove who they are |
 //! | `secrets` | who knows which secret |
 //! | `namespace`, `device` | a job's device as a namespace, and from the other side |
+//! | `external` | inputs that are read at a target that is not the store's |
 //! | `host`, `worker` | both sides |
 //! | `pool` | workers that a store does not know before: found through a NATS server |
 //! | `check` | what the store reads of a worker's tables |
@@ -42,6 +43,7 @@
 mod channel;
 mod check;
 mod device;
+mod external;
 mod host;
 pub mod lease;
 mod message;
@@ -60,6 +62,7 @@ pub const TLS: bool = cfg!(feature = "tls");
 pub const NATS: bool = cfg!(feature = "nats");
 
 pub use check::Check;
+pub use external::ExternalTarget;
 pub use host::{Workers, WorkersConfig};
 pub use metrics::{MetricsServer, WorkerMetrics};
 pub use pool::{PoolConfig, PoolCredentials};
@@ -67,7 +70,7 @@ pub use secrets::Secrets;
 pub use worker::{Worker, WorkerConfig, WorkerCounters};
 
 /// The version of the control channel that this crate speaks. Both sides need the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// What is wrong with an address without secrets.
 const NOT_PRIVATE: &str = "without secrets, only addresses of this machine are used, unless it is allowed expressly";

@@ -11,11 +11,12 @@
 
 use std::io;
 
-use rockmill::internals::RemoteUsage;
+use rockmill::internals::{DeviceExtent, RemoteUsage};
 use rockmill_format::FormatError;
 use rockmill_format::coding::{Decoder, put_fixed32, put_fixed64, put_length_prefixed};
 
 use crate::VERSION;
+use crate::external::ExternalInputs;
 use crate::pool::Ticket;
 
 /// Bytes of a frame's head.
@@ -42,7 +43,16 @@ pub(crate) enum Message {
     Auth(Vec<u8>),
     /// The store offers a job: where its namespace is served, at the address that the store has in this connection.
     /// With a ticket, the worker has set room aside for it.
-    Offer { epoch: u64, ticket: Option<Ticket>, subsystem: String, port: u16, silence_ms: u32, spec: Vec<u8> },
+    Offer {
+        epoch: u64,
+        ticket: Option<Ticket>,
+        subsystem: String,
+        port: u16,
+        silence_ms: u32,
+        /// Where inputs may be read besides.
+        external: Option<ExternalInputs>,
+        spec: Vec<u8>,
+    },
     /// The worker begins.
     Accepted { epoch: u64 },
     /// The worker does not do it, or could not.
@@ -81,6 +91,35 @@ fn flag(d: &mut Decoder<'_>) -> Result<bool, FormatError> {
     }
 }
 
+/// Where inputs may be read: a flag, and with it the target and the extents.
+fn put_external(out: &mut Vec<u8>, external: Option<&ExternalInputs>) {
+    out.push(u8::from(external.is_some()));
+    let Some(ExternalInputs { address, subsystem, namespace, extents }) = external else { return };
+    put_text(out, &address.to_string(), NAME_BYTES_MAX);
+    put_text(out, subsystem, NAME_BYTES_MAX);
+    put_fixed32(out, *namespace);
+    let numbers = extents.iter().flat_map(|e| [e.offset, e.device_offset, e.len]);
+    put_length_prefixed(out, &numbers.flat_map(u64::to_le_bytes).collect::<Vec<_>>());
+}
+
+fn external(d: &mut Decoder<'_>) -> Result<Option<ExternalInputs>, FormatError> {
+    if !flag(d)? {
+        return Ok(None);
+    }
+    let address = text(d, NAME_BYTES_MAX)?.parse().map_err(|_| d.error("no address"))?;
+    let (subsystem, namespace) = (text(d, NAME_BYTES_MAX)?, d.fixed32("namespace")?);
+    let numbers = d.length_prefixed("extents")?;
+    let (whole, []) = numbers.as_chunks::<24>() else { return Err(d.error("a part of an extent")) };
+    let mut extents = Vec::with_capacity(whole.len());
+    for bytes in whole {
+        let mut one = Decoder::new(bytes);
+        let (offset, device_offset) = (one.fixed64("offset")?, one.fixed64("offset")?);
+        extents.push(DeviceExtent { offset, device_offset, len: one.fixed64("length")? });
+    }
+    let external = ExternalInputs { address, subsystem, namespace, extents };
+    if external.is_in_order() { Ok(Some(external)) } else { Err(d.error("extents in no order")) }
+}
+
 impl Message {
     /// The message as a frame.
     ///
@@ -100,13 +139,14 @@ impl Message {
                 out.push(3);
                 put_length_prefixed(&mut out, bytes);
             }
-            Self::Offer { epoch, ticket, subsystem, port, silence_ms, spec } => {
+            Self::Offer { epoch, ticket, subsystem, port, silence_ms, external, spec } => {
                 out.push(4);
                 put_fixed64(&mut out, *epoch);
                 put_length_prefixed(&mut out, ticket.as_ref().map_or(&[], |ticket| &ticket.0));
                 put_text(&mut out, subsystem, NAME_BYTES_MAX);
                 put_fixed32(&mut out, (*port).into());
                 put_fixed32(&mut out, *silence_ms);
+                put_external(&mut out, external.as_ref());
                 put_length_prefixed(&mut out, spec);
             }
             Self::Accepted { epoch } | Self::Cancel { epoch } => {
@@ -185,7 +225,9 @@ impl Message {
                 let subsystem = text(&mut d, NAME_BYTES_MAX)?;
                 let port = u16::try_from(d.fixed32("port")?).map_err(|_| d.error("no port"))?;
                 let silence_ms = d.fixed32("time")?;
-                Self::Offer { epoch, ticket, subsystem, port, silence_ms, spec: d.length_prefixed("spec")?.to_vec() }
+                let external = external(&mut d)?;
+                let spec = d.length_prefixed("spec")?.to_vec();
+                Self::Offer { epoch, ticket, subsystem, port, silence_ms, external, spec }
             }
             5 => Self::Accepted { epoch: d.fixed64("epoch")? },
             6 => Self::Refused { epoch: d.fixed64("epoch")?, reason: text(&mut d, REASON_BYTES_MAX)? },

@@ -2,6 +2,7 @@
 
 mod connections;
 mod databases;
+mod external;
 mod leases;
 mod messages;
 #[cfg(feature = "nats")]

@@ -18,7 +18,8 @@ use rockmill_nvme::auth::{Random as _, SystemRandom};
 use rockmill_nvme::tcp::{ClientTls, Cutter, ServerTls};
 
 use crate::channel::Channel;
-use crate::device::{NvmeDevice, Place};
+use crate::device::{ExternalPlace, NvmeDevice, Place};
+use crate::external::ExternalInputs;
 use crate::message::Message;
 use crate::metrics::WorkerMetrics;
 use crate::pool::{Pool, Ticket};
@@ -496,7 +497,7 @@ impl Shared {
 
     /// Does the job that a store offers, or says why not. True if the connection can have another one.
     fn job(&self, channel: &mut Channel, peer: SocketAddr, store: &str, offer: Message) -> io::Result<bool> {
-        let Message::Offer { epoch, ticket, subsystem, port, silence_ms, spec } = offer else {
+        let Message::Offer { epoch, ticket, subsystem, port, silence_ms, external, spec } = offer else {
             return Err(io::ErrorKind::InvalidData.into());
         };
         let stops = || self.stops();
@@ -527,8 +528,9 @@ impl Shared {
             host_id: self.host_id,
             auth: self.config.secrets.as_ref().and_then(|secrets| secrets.towards(store)),
         };
+        let external = external.and_then(|inputs| self.external(inputs));
         let began = self.now();
-        let done = self.work(channel, &offer, &spec, place);
+        let done = self.work(channel, &offer, &spec, (place, external));
         let answer = done.and_then(|(result, usage)| {
             let made = result.outcome.as_ref().ok().map(|made| made.stats);
             let result = result.encode().map_err(io::Error::other)?;
@@ -550,13 +552,32 @@ impl Shared {
         Ok(channel.send(&answer, &stops).is_ok())
     }
 
+    /// Where a job's inputs may be read besides; `None` where this worker has secrets, and none of that target.
+    fn external(&self, inputs: ExternalInputs) -> Option<ExternalPlace> {
+        let auth = self.config.secrets.as_ref().map(|secrets| secrets.towards(&inputs.subsystem));
+        if matches!(auth, Some(None)) {
+            let what = "is not used: this worker has secrets, and none of its subsystem's name";
+            (self.config.tell)(&format!("external target {} at {}, which {what}", inputs.subsystem, inputs.address));
+            return None;
+        }
+        let place = Place {
+            address: inputs.address,
+            tls: None,
+            subsystem: inputs.subsystem.clone(),
+            name: self.config.name.clone(),
+            host_id: self.host_id,
+            auth: auth.flatten(),
+        };
+        Some(ExternalPlace { place, inputs })
+    }
+
     /// Does a job, and tells its store how far it is. When this returns, the connections to its device are closed.
     fn work(
         &self,
         channel: &mut Channel,
         offer: &Offer,
         spec: &JobSpec,
-        place: Place,
+        places: (Place, Option<ExternalPlace>),
     ) -> io::Result<(JobResult, RemoteUsage)> {
         let job = Arc::new(WorkerJob::default());
         let line = Mutex::new(Line::Opening);
@@ -564,7 +585,7 @@ impl Shared {
         thread::scope(|scope| {
             let (line, handle) = (&line, Arc::clone(&job));
             let merging = thread::Builder::new().name("worker-merge".into()).spawn_scoped(scope, move || {
-                let _ = ends.send(self.merge(spec, place, &handle, line)); // it is waited for below
+                let _ = ends.send(self.merge(spec, places, &handle, line)); // it is waited for below
             })?;
             let stops = || self.stops();
             let began = self.now();
@@ -601,11 +622,19 @@ impl Shared {
     fn merge(
         &self,
         spec: &JobSpec,
-        place: Place,
+        (place, external): (Place, Option<ExternalPlace>),
         job: &Arc<WorkerJob>,
         line: &Mutex<Line>,
     ) -> io::Result<(JobResult, RemoteUsage)> {
-        let device = Arc::new(NvmeDevice::connect(place, Arc::clone(&self.clock))?);
+        let mut device = NvmeDevice::connect(place, Arc::clone(&self.clock))?;
+        if let Some(external) = external {
+            let (address, subsystem) = (external.place.address, external.place.subsystem.clone());
+            if let Err(e) = device.connect_external(external, Arc::clone(&self.clock)) {
+                // The store has all of it, too.
+                (self.config.tell)(&format!("external target {subsystem} at {address}, which is not used: {e}"));
+            }
+        }
+        let device = Arc::new(device);
         Line::open(line, device.cutter()?)?;
         let result = self.machine.run(spec, Arc::clone(&device) as Arc<dyn WorkerDevice>, job);
         let went = device.counters();

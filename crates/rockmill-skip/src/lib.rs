@@ -58,6 +58,8 @@ needs! {
     Uring = "uring",
     /// A file system that takes O_DIRECT.
     DirectIo = "direct-io",
+    /// A file system that says where on its device files lie (ext4, XFS).
+    Extents = "extents",
     /// A file system that reserves space for files.
     Reserve = "reserve",
     /// `/dev/shm`.

@@ -22,7 +22,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rockmill_io::{RandomAccessFile, WritableFile};
+use rockmill_io::{FileExtent, RandomAccessFile, WritableFile};
 
 use crate::error::Result;
 use crate::sync::Mutex;
@@ -187,6 +187,17 @@ pub(crate) trait DevicePace: Send + Sync {
     fn held(&self) -> Duration;
 }
 
+/// A part of the inputs that lies in one piece on a block device. Whole blocks, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceExtent {
+    /// Where it begins in the [`JobDevice`].
+    pub offset: u64,
+    /// Where it begins on the block device.
+    pub device_offset: u64,
+    /// Its bytes.
+    pub len: u64,
+}
+
 /// The part of the store that a worker sees during a job; see the module.
 pub struct JobDevice {
     /// Where each begins, rising.
@@ -309,6 +320,33 @@ impl JobDevice {
     /// True once reads and writes are refused.
     pub fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
+    }
+
+    /// Where the inputs lie on the block device of this number (`st_dev`), for a worker that reads them there. They stay
+    /// there as long as nothing moves them: ask again after the job, and take its result only if the answer is the same.
+    ///
+    /// # Errors
+    /// Why they cannot be read there: they are on another device, or see [`RandomAccessFile::extents`].
+    pub fn input_extents(&self, device: u64) -> io::Result<Vec<DeviceExtent>> {
+        let no = |what: &str| io::Error::new(io::ErrorKind::Unsupported, what.to_owned());
+        let mut all = Vec::new();
+        for (at, file) in &self.inputs {
+            let of_file = file.extents()?;
+            if of_file.device != device {
+                return Err(no("an input is on another device"));
+            }
+            let end = whole_blocks(file.size()).unwrap_or(u64::MAX);
+            for FileExtent { offset, device_offset, len } in of_file.extents {
+                let len = len.min(end.saturating_sub(offset));
+                if ![offset, device_offset, len].into_iter().all(is_whole) {
+                    return Err(no("the file system has blocks that are smaller than 4 KiB"));
+                }
+                if len > 0 {
+                    all.push(DeviceExtent { offset: at.saturating_add(offset), device_offset, len });
+                }
+            }
+        }
+        Ok(all)
     }
 
     /// Reads whole blocks of the inputs.

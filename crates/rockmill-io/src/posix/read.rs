@@ -4,7 +4,7 @@ use super::PosixFileSystem;
 use super::sys::{self, Advice};
 use crate::aligned::{ALIGNMENT, AlignedBuf};
 use crate::error::path_error;
-use crate::fs::{AccessPattern, RandomAccessFile, SequentialFile};
+use crate::fs::{AccessPattern, FileExtents, RandomAccessFile, SequentialFile};
 use crate::ring::{BatchIo, BatchLimits};
 use std::cell::RefCell;
 use std::fs::File;
@@ -196,6 +196,14 @@ impl RandomAccessFile for PosixRandomAccessFile {
 
     fn raw_fd(&self) -> Option<i32> {
         Some(self.file.as_raw_fd())
+    }
+
+    fn extents(&self) -> io::Result<FileExtents> {
+        let extents = sys::extents(&self.file, self.size).and_then(|extents| {
+            let device = std::os::unix::fs::MetadataExt::dev(&self.file.metadata()?);
+            Ok(FileExtents { device, extents })
+        });
+        extents.map_err(|e| path_error("ask for the blocks of", &self.path, e))
     }
 
     fn ring(&self, limits: &BatchLimits) -> io::Result<BatchIo> {

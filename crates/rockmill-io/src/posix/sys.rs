@@ -20,8 +20,8 @@ use linux as system;
 
 pub use system::thread_id;
 pub(super) use system::{
-    O_DIRECT, O_PATH, advise, await_writeback, device_numbers, direct_reads_are_direct, facts, preallocate, punch_hole,
-    resident_bytes, start_writeback,
+    O_DIRECT, O_PATH, advise, await_writeback, device_numbers, direct_reads_are_direct, extents, facts, preallocate,
+    punch_hole, resident_bytes, start_writeback,
 };
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {

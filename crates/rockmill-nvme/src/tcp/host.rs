@@ -32,6 +32,18 @@ pub struct LinkCounters {
     pub received_bytes: u64,
 }
 
+impl LinkCounters {
+    /// The sum of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            round_trips: self.round_trips.saturating_add(other.round_trips),
+            sent_bytes: self.sent_bytes.saturating_add(other.sent_bytes),
+            received_bytes: self.received_bytes.saturating_add(other.received_bytes),
+        }
+    }
+}
+
 /// Counters shared by several links.
 #[derive(Debug, Default)]
 struct Counted {

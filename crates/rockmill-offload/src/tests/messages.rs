@@ -4,8 +4,11 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rockmill::internals::DeviceExtent;
+
 use super::*;
 use crate::VERSION;
+use crate::external::ExternalInputs;
 use crate::message::HEAD_BYTES;
 use crate::pool::Ticket;
 
@@ -15,7 +18,15 @@ fn usage() -> RemoteUsage {
 
 fn offer(ticket: Option<Ticket>) -> Message {
     let (subsystem, spec) = ("nqn.2026-11.rockmill:ärger".to_owned(), vec![9; 300]);
-    Message::Offer { epoch: u64::MAX, ticket, subsystem, port: 65535, silence_ms: 10_000, spec }
+    let external = ticket.is_some().then(|| ExternalInputs {
+        address: "[fe80::1%3]:4420".parse().unwrap(),
+        subsystem: subsystem.clone(),
+        namespace: 7,
+        extents: (0..9)
+            .map(|i| DeviceExtent { offset: i * 8192, device_offset: !8191 - i * 4096, len: 4096 })
+            .collect(),
+    });
+    Message::Offer { epoch: u64::MAX, ticket, subsystem, port: 65535, silence_ms: 10_000, external, spec }
 }
 
 fn samples() -> Vec<Message> {

@@ -108,7 +108,8 @@ fn a_ticket_that_is_not_known_is_refused() {
     let mut channel = Channel::new(TcpStream::connect(worker.address()).unwrap(), clock()).unwrap();
     channel.greet_worker(HOST, None, &|| false).unwrap();
     let (subsystem, ticket) = ("nqn.2026-11.rockmill:job:test".to_owned(), Some(Ticket([1; 16])));
-    let offer = Message::Offer { epoch: 1, ticket, subsystem, port: 1, silence_ms: 200, spec: Vec::new() };
+    let offer =
+        Message::Offer { epoch: 1, ticket, subsystem, port: 1, silence_ms: 200, external: None, spec: Vec::new() };
     channel.tell(&offer).unwrap();
     let Message::Refused { epoch: 1, reason } = next(&mut channel) else { panic!("no refusal") };
     assert!(reason.contains("set no room aside"), "{reason}");

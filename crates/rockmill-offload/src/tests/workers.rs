@@ -97,7 +97,9 @@ fn offer(worker: &Worker, port: u16, spec: Vec<u8>) -> Channel {
     let mut channel = Channel::new(TcpStream::connect(worker.address()).unwrap(), clock()).unwrap();
     channel.greet_worker(HOST, None, &|| false).unwrap();
     let subsystem = SUBSYSTEM.to_owned();
-    channel.tell(&Message::Offer { epoch: 9, ticket: None, subsystem, port, silence_ms: 200, spec }).unwrap();
+    channel
+        .tell(&Message::Offer { epoch: 9, ticket: None, subsystem, port, silence_ms: 200, external: None, spec })
+        .unwrap();
     channel
 }
 

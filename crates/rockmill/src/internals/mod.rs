@@ -19,7 +19,8 @@ pub use crate::compaction::table_format::{TableFormat, TableOwner};
 pub use crate::compaction::worker::{DeviceOp, WorkerDevice, WorkerJob, WorkerMachine};
 pub use crate::compaction::{Compaction, JobOutput, JobStats};
 pub use crate::compaction_workers::{
-    CompactionWorkers, DEVICE_BLOCK, JobCode, JobDevice, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker,
+    CompactionWorkers, DEVICE_BLOCK, DeviceExtent, JobCode, JobDevice, RemoteDone, RemoteJob, RemoteUsage, TableCheck,
+    TakenWorker,
 };
 pub use crate::db::jobs::extra_runs::merge_into_extra_run;
 pub use crate::db::jobs::manual::compact_range_since_open;

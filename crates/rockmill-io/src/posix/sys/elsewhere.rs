@@ -43,6 +43,11 @@ pub(in crate::posix) fn punch_hole(_file: &File, _start: u64, _len: u64) -> io::
     refused()
 }
 
+/// Refused.
+pub(in crate::posix) fn extents(_file: &File, _size: u64) -> io::Result<Vec<crate::fs::FileExtent>> {
+    refused()
+}
+
 /// No read is direct.
 pub(in crate::posix) fn direct_reads_are_direct(_file: &File) -> bool {
     false

@@ -1,6 +1,7 @@
 //! Linux-specific calls of the file system.
 
 use super::{Advice, FileFacts, check};
+use crate::fs::FileExtent;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
@@ -114,6 +115,82 @@ pub(in crate::posix) fn direct_reads_are_direct(file: &File) -> bool {
     #[allow(clippy::unnecessary_cast)] // Its type differs between platforms.
     let kind = stat.f_type as i64;
     kind == EXT4_MAGIC || kind == XFS_MAGIC
+}
+
+/// Extents that one call tells.
+const EXTENTS_PER_CALL: usize = 64;
+/// Most extents of a file that is worth reading by them.
+const EXTENTS_MAX: usize = 1 << 16;
+/// `_IOWR('f', 11, struct fiemap)`.
+const FS_IOC_FIEMAP: libc::c_ulong = 0xC020_660B;
+/// What is not written back is, before the file system answers.
+const FIEMAP_FLAG_SYNC: u32 = 1;
+const FIEMAP_EXTENT_LAST: u32 = 1;
+/// Shared with another file, and merged of smaller ones: nothing that matters to a reader. Whatever else may be said of
+/// an extent does (not known, delayed, encoded, encrypted, not aligned, inline, in a tail, unwritten).
+const FIEMAP_HARMLESS: u32 = FIEMAP_EXTENT_LAST | 0x1000 | 0x2000;
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FiemapExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+/// `struct fiemap` with room for some extents.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; EXTENTS_PER_CALL],
+}
+
+/// Where the first `size` bytes of a file lie on the device (FIEMAP). An error where they are not all in blocks that
+/// can be read there. btrfs tells addresses of its own, which are of no device, so only ext4 and XFS are asked.
+pub(in crate::posix) fn extents(file: &File, size: u64) -> io::Result<Vec<FileExtent>> {
+    if !direct_reads_are_direct(file) {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "the file system is neither ext4 nor XFS"));
+    }
+    let no = |what: &str| io::Error::new(io::ErrorKind::Unsupported, what.to_owned());
+    let (mut found, mut at) = (Vec::new(), 0);
+    while at < size {
+        let mut map = Fiemap {
+            start: at,
+            length: size - at,
+            flags: FIEMAP_FLAG_SYNC,
+            mapped: 0,
+            count: EXTENTS_PER_CALL as u32,
+            reserved: 0,
+            extents: [FiemapExtent::default(); EXTENTS_PER_CALL],
+        };
+        // SAFETY: the descriptor is open as long as `file` lives, and `map` has room for as many extents as it says.
+        check(unsafe { libc::ioctl(file.as_raw_fd(), FS_IOC_FIEMAP as _, &raw mut map) })?;
+        let mapped = map.extents.get(..map.mapped as usize).unwrap_or_default();
+        if mapped.is_empty() || found.len() > EXTENTS_MAX {
+            return Err(no("the file has a hole, or very many extents"));
+        }
+        for extent in mapped {
+            if extent.flags & !FIEMAP_HARMLESS != 0 {
+                return Err(no("a part of the file is in no blocks that can be read on the device"));
+            }
+            // The first one of a call may begin before what was asked for.
+            let before = at.checked_sub(extent.logical).filter(|before| *before < extent.length);
+            let before = before.ok_or_else(|| no("the file has a hole"))?;
+            let len = extent.length - before;
+            found.push(FileExtent { offset: at, device_offset: extent.physical.saturating_add(before), len });
+            at = at.saturating_add(len);
+        }
+    }
+    Ok(found)
 }
 
 /// Gets a file's kind, its length and the alignment of direct transfers (statx).
