@@ -36,19 +36,19 @@ declare_options! {
     compaction_filter: Option<SharedFilter> = None, object(|f| named(f.as_ref().map(SharedFilter::name)));
     /// Makes the filters of compactions and flushes.
     compaction_filter_factory: Option<SharedFactory> = None, object(|f| named(f.as_ref().map(|f| f.name())));
-    /// Makes the prefixes that filters hold. A table stores the name of its extractor, and its prefixes are used only
-    /// while the present extractor has that name. `set_options` takes `fixed:N` and `capped:N`.
+    /// Makes the prefixes that filters hold. A table's prefixes are used only while the extractor has the name stored
+    /// in the table. `set_options` takes `fixed:N` and `capped:N`.
     prefix_extractor: Option<SliceTransform> = None, mutable_object(extractor_text, extractor_named);
-    /// Size of a memtable's Bloom filter as a part of the memtable's size: 0 gives it none, more than 0.25 counts as
-    /// 0.25, and 16 MiB is the most. The filter holds prefixes if there is a prefix extractor, and whole keys if
-    /// `memtable_whole_key_filtering` is set.
+    /// Size of a memtable's Bloom filter as a part of the memtable's: 0 is none, more than 0.25 counts as 0.25, and 16
+    /// MiB is the most. It holds prefixes if there is a prefix extractor, and whole keys with
+    /// `memtable_whole_key_filtering`.
     memtable_prefix_bloom_size_ratio: f64 = 0.0, mutable, set_memtable_prefix_bloom_ratio;
-    /// Let a memtable's Bloom filter hold whole keys, so that lookups use it.
+    /// Let a memtable's Bloom filter hold whole keys, for lookups.
     memtable_whole_key_filtering: bool = false, mutable, set_memtable_whole_key_filtering;
-    /// Write no filters into the tables of the deepest level. For lookups that nearly always find their key.
+    /// Write no filters into tables of the deepest level: for lookups that nearly always find their key.
     optimize_filters_for_hits: bool = false, fixed, set_optimize_filters_for_hits;
-    /// Which kind of table is written. Tables of the other kind stay until compactions rewrite them. RocksDB refuses a
-    /// database with TPH tables of several files (docs/tph.md).
+    /// Kind of table written. Tables of the other kind stay until compactions rewrite them. RocksDB refuses a database
+    /// with TPH tables of several files (docs/tph.md).
     table_factory: TableKind = TableKind::BlockBased, fixed;
     /// Of block-based tables, and of TPH tables what they share with those.
     table: BlockBasedOptions = BlockBasedOptions::default(), part;
@@ -78,36 +78,33 @@ declare_options! {
     max_bytes_for_level_base: u64 = 256 << 20, mutable, set_max_bytes_for_level_base;
     /// How much larger a level is than the one above.
     max_bytes_for_level_multiplier: f64 = 10.0, mutable, set_max_bytes_for_level_multiplier;
-    /// A further factor of size for each level, from L1 on; levels without one have 1. Only without dynamic level
-    /// sizes.
+    /// A further size factor for each level, from L1 on; missing ones are 1. Only without dynamic level sizes.
     max_bytes_for_level_multiplier_additional: Vec<i32> = vec![1; 7], mutable;
-    /// The rules by which tables are compacted. An open database can change between `kCompactionStyleLevel` and
-    /// `kCompactionStyleUniversal`, and from `kCompactionStyleFIFO` to either, without rewriting tables; RocksDB
-    /// cannot.
+    /// The rules by which tables are compacted. Unlike in RocksDB, an open database can change between
+    /// `kCompactionStyleLevel` and `kCompactionStyleUniversal`, and from `kCompactionStyleFIFO` to either, without
+    /// rewriting tables.
     compaction_style: CompactionStyle = CompactionStyle::Level, mutable, set_compaction_style;
-    /// Which table of a level leveled compaction takes first. As in RocksDB, each open may choose another; here it can
-    /// also change while the database is open.
+    /// Which table of a level leveled compaction takes first. In RocksDB, only an open can change it.
     compaction_pri: CompactionPri = CompactionPri::MinOverlappingRatio, mutable, set_compaction_pri;
     /// DF-compaction: a level that is full again does not wait for a job into the next one, but begins another whose
-    /// output is an extra run there. With `kCompactionStyleLevel` the strategy is then df-leveled, with
-    /// `kCompactionStyleUniversal` df-tiered. While a level has extra runs, RocksDB refuses the directory.
+    /// output is an extra run there. `kCompactionStyleLevel` then means df-leveled, `kCompactionStyleUniversal`
+    /// df-tiered. While a level has extra runs, RocksDB refuses the directory.
     compaction_downforce: bool = false, own, set_compaction_downforce;
-    /// With df-leveled, what a merge of extra runs into a base run may cost while writers are at work. At 100 it may
-    /// rewrite as much of the base run as `level0_file_num_compaction_trigger` runs do that are as large as the level
-    /// above may be; otherwise so many percent of that. Less writes fewer bytes and leaves more sorted runs; 0 merges
-    /// only where somebody would have to wait. Once writers rest all are merged. docs/simulator.md, "Bytes against
-    /// runs", has figures.
+    /// With df-leveled, how much of a base run a merge of extra runs may rewrite while writers are at work, in percent
+    /// of what `level0_file_num_compaction_trigger` runs as large as the level above may be would rewrite. Less writes
+    /// fewer bytes and leaves more sorted runs; 0 merges only where somebody would have to wait. Once writers rest, all
+    /// are merged. Figures: docs/simulator.md, "Bytes against runs".
     compaction_downforce_merge_percent: u32 = 150, own, set_compaction_downforce_merge_percent;
-    /// The strategies of textbooks, to compare others with: one job leaves a level at a time, and a level that is full
-    /// takes nothing. With `kCompactionStyleLevel` each level is one sorted run, and each L0 table goes down alone;
-    /// with `kCompactionStyleUniversal` a level has up to `level0_file_num_compaction_trigger` sorted runs, which then
-    /// become one of the next level. These are extra runs, and while there are any, RocksDB refuses the directory.
+    /// The strategies of textbooks, for comparison: one job leaves a level at a time, and a full level takes nothing.
+    /// With `kCompactionStyleLevel` each level is one sorted run, and each L0 table goes down alone; with
+    /// `kCompactionStyleUniversal` a level has up to `level0_file_num_compaction_trigger` sorted runs, which then
+    /// become one of the next level. While there are such extra runs, RocksDB refuses the directory.
     compaction_classic: bool = false, own, set_compaction_classic;
     /// The options of FIFO compaction.
     compaction_options_fifo: FifoCompactOptions = FifoCompactOptions::default(), mutable;
     /// The options of universal compaction.
     compaction_options_universal: UniversalCompactOptions = UniversalCompactOptions::default(), mutable;
-    /// Derive the sizes of levels from the last one upwards. Leveled compaction only.
+    /// Derive level sizes from the last one upwards. Leveled compaction only.
     level_compaction_dynamic_level_bytes: bool = true, fixed, set_level_compaction_dynamic_level_bytes;
     /// Compaction debt, in bytes, at which the delay of writers is near its limit; 0 takes
     /// `hard_pending_compaction_bytes_limit`.
@@ -119,9 +116,9 @@ declare_options! {
     /// Compact only on request.
     disable_auto_compactions: bool = false, mutable, set_disable_auto_compactions;
     /// Directories of the column family's tables, and how many bytes each is meant to take; empty takes `db_paths`.
-    /// They must be given at every open: no OPTIONS file has them.
+    /// Give them at every open: no OPTIONS file has them.
     cf_paths: Vec<DBPath> = Vec::new(), paths(paths::text, paths::read);
-    /// Compression of table blocks, where no option for their level says otherwise.
+    /// Compression of table blocks, unless an option for their level says otherwise.
     compression: CompressionType = CompressionType::Snappy, mutable, set_compression_type;
     /// Compression of blocks of the deepest level.
     bottommost_compression: Option<CompressionType> = None, mutable;
@@ -131,7 +128,7 @@ declare_options! {
     bottommost_compression_opts: CompressionOptions = CompressionOptions::default(), mutable;
     /// Compression of each level (with dynamic levels: L0, then the base level, …); empty uses `compression`.
     compression_per_level: Vec<CompressionType> = Vec::new(), mutable;
-    /// Seconds after which the data of a table moves down a level; 0 is never, the default 30 days.
+    /// Seconds after which a table's data moves down a level; 0 is never, the default 30 days.
     ttl: u64 = DEFAULT_AGE, mutable, set_ttl;
     /// Seconds after which a table is rewritten; 0 is never. The default is 30 days with a compaction filter, otherwise
     /// never.

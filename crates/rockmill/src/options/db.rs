@@ -39,102 +39,99 @@ declare_options! {
     create_missing_column_families: bool = false, fixed, create_missing_column_families;
     /// Refuse to open an existing database.
     error_if_exists: bool = false, fixed, set_error_if_exists;
-    /// Refuse a database with damage rather than open what is left.
+    /// Refuse a damaged database rather than open what is left.
     paranoid_checks: bool = true, fixed, set_paranoid_checks;
-    /// The most table files kept open; -1 keeps every table open.
+    /// The most table files kept open; -1 keeps all.
     max_open_files: i32 = -1, mutable, set_max_open_files;
-    /// The most flushes and compactions that run at the same time. A quarter of them, at least one, is kept for
-    /// flushes.
+    /// The most flushes and compactions at the same time. A quarter of them, at least one, is kept for flushes.
     max_background_jobs: i32 = 2, mutable, set_max_background_jobs;
-    /// The most threads that one compaction may be split over.
+    /// The most threads for one compaction.
     max_subcompactions: u32 = 1, mutable, set_max_subcompactions;
     /// Use fsync instead of fdatasync.
     use_fsync: bool = false, fixed, set_use_fsync;
-    /// Reserve space for tables ahead, and make WALs that are synced longer ahead of their contents: a sync is quicker.
-    /// Off where RocksDB follows as a secondary (docs/rocksdb.md).
+    /// Reserve space for tables, and make synced WALs longer ahead of their contents, so that syncs are quicker. Turn
+    /// it off where RocksDB follows as a secondary (docs/rocksdb.md).
     allow_fallocate: bool = true, fixed, set_allow_fallocate;
-    /// Total size of WALs, in bytes, above which the oldest column family is flushed; 0 means four times the size of
-    /// all memtables.
+    /// Total bytes of WALs above which the oldest column family is flushed; 0 means four times the size of all
+    /// memtables.
     max_total_wal_size: u64 = 0, mutable, set_max_total_wal_size;
     /// How much damage a WAL may have.
     wal_recovery_mode: RecoveryMode = RecoveryMode::PointInTime, fixed, set_wal_recovery_mode;
-    /// How many old WAL files are kept for reuse. It counts as 0 with a WAL archive, and under the recovery modes that
-    /// must tell damage from the end of a WAL (tolerate corrupted tail, absolute consistency).
+    /// How many old WAL files are kept for reuse. Counts as 0 with a WAL archive, and in the recovery modes that must
+    /// tell damage from a WAL's end (tolerate corrupted tail, absolute consistency).
     recycle_log_file_num: usize = 0, fixed, set_recycle_log_file_num;
-    /// Read tables without the page cache (O_DIRECT). Compactions and flushes that use io_uring then read and write
-    /// tables without it as well.
+    /// Read tables without the page cache (O_DIRECT). Compactions and flushes that use io_uring then also write tables
+    /// without it.
     use_direct_reads: bool = false, fixed, set_use_direct_reads;
-    /// Write tables without the page cache (O_DIRECT). If neither this nor `use_direct_reads` is set, tables that are
-    /// in the page cache stay there.
+    /// Write tables without the page cache (O_DIRECT). If neither this nor `use_direct_reads` is set, tables in the
+    /// page cache stay there.
     use_direct_io_for_flush_and_compaction: bool = false, fixed, set_use_direct_io_for_flush_and_compaction;
-    /// Start write-back of a table each time this many bytes of it were written; 0 is off. With a rate limiter, an open
-    /// takes 1 MiB instead of 0.
+    /// Start write-back of a table each time this many bytes were written; 0 is off. With a rate limiter, an open takes
+    /// 1 MiB instead of 0.
     bytes_per_sync: u64 = 0, mutable, set_bytes_per_sync;
-    /// With `bytes_per_sync` or `wal_bytes_per_sync`: wait for the previous write-back before the next one starts, so
-    /// that unwritten data does not pile up.
+    /// With `bytes_per_sync` or `wal_bytes_per_sync`: wait for one write-back before starting the next, so that
+    /// unwritten data does not pile up.
     strict_bytes_per_sync: bool = false, mutable, set_strict_bytes_per_sync;
     /// Tell the kernel that tables are read at random, so that it does not read ahead.
     advise_random_on_open: bool = true, fixed, set_advise_random_on_open;
-    /// Start write-back of a WAL each time this many bytes of it were written; 0 is off.
+    /// Start write-back of a WAL each time this many bytes were written; 0 is off.
     wal_bytes_per_sync: u64 = 0, mutable, set_wal_bytes_per_sync;
-    /// How many bytes a compaction reads at once from each input; 0 reads one block at a time.
+    /// Bytes that a compaction reads at once from each input; 0 reads one block at a time.
     compaction_readahead_size: usize = 2 << 20, mutable, set_compaction_readahead_size;
-    /// The least that writers may write when they are first delayed, in bytes per second; 0 takes the rate limiter's
-    /// rate, or 16 MiB.
+    /// Bytes per second that writers may at least write when first delayed; 0 takes the rate limiter's rate, or 16 MiB.
     delayed_write_rate: u64 = 16 << 20, mutable, set_delayed_write_rate;
-    /// Size, in bytes, at which a new MANIFEST is started.
+    /// Bytes at which a new MANIFEST is started.
     max_manifest_file_size: u64 = 1 << 30, fixed, set_max_manifest_file_size;
     /// Bytes gathered before a table write goes to the kernel.
     writable_file_max_buffer_size: usize = 1 << 20, mutable, set_writable_file_max_buffer_size;
     /// Let the members of a write group insert at the same time.
     allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
-    /// The most bytes of batches that are logged as one group. If the first batch is at most an eighth of this, it
-    /// takes only an eighth of it along, so that small writes do not wait for large ones. A single batch may be larger
-    /// and is then written alone.
+    /// The most bytes of batches logged as one group. A first batch of at most an eighth of this takes only another
+    /// eighth along, so that small writes do not wait for large ones. A larger batch than this is written alone.
     max_write_batch_group_size_bytes: u64 = 1 << 20, fixed, set_max_write_batch_group_size_bytes;
-    /// Directory of the WALs; empty means the database's own directory. It must be given at every open: an open does
-    /// not take it from the OPTIONS file. It belongs to one database.
+    /// Directory of the WALs of this database alone; empty means the database's own. Give it at every open: an open
+    /// does not take it from the OPTIONS file.
     wal_dir: PathBuf = PathBuf::new(), fixed;
-    /// Directory of the WALs on a faster device; empty means `wal_dir`. It must be given at every open.
+    /// Directory of the WALs on a faster device; empty means `wal_dir`. Give it at every open.
     fast_path: PathBuf = PathBuf::new(), own_fixed;
-    /// The most bytes of WALs, which keep the values until they are flushed; memtables then hold only their addresses
-    /// (docs/hybrid.md). Writers are slowed down before they are stopped. 0 keeps values in memtables.
+    /// The most bytes of WALs, which keep values until they are flushed; memtables then hold only addresses
+    /// (docs/hybrid.md). Writers are slowed before they are stopped. 0 keeps values in memtables.
     fast_capacity: u64 = 0, own_fixed;
-    /// With `fast_capacity`: memory of one index table, in bytes. It takes the place of `write_buffer_size`.
+    /// With `fast_capacity`: bytes of memory of one index table, in place of `write_buffer_size`.
     max_index_size: usize = 8 << 20, own_fixed, set_max_index_size;
-    /// With `fast_capacity`: memory of full index tables, in bytes, at which they are flushed.
+    /// With `fast_capacity`: bytes of memory of full index tables at which they are flushed.
     data_flush_trigger_size: usize = 32 << 20, own_fixed, set_data_flush_trigger_size;
-    /// With `fast_capacity`: how many consecutive full index tables are merged into one, in memory; up to 6 more if a
+    /// With `fast_capacity`: how many consecutive full index tables are merged into one in memory; up to 6 more if a
     /// core is short, and never fewer than 2. 0 merges none.
     index_merge_trigger_num: usize = 2, own_fixed, set_index_merge_trigger_num;
-    /// With `fast_capacity`: values of up to this many bytes are kept in the index table itself.
+    /// With `fast_capacity`: values of up to this many bytes are kept in the index table.
     index_inline_size: usize = 64, own_fixed, set_index_inline_size;
-    /// Directories of tables, and how many bytes each is meant to take; empty means the database's own directory. They
-    /// must be given at every open: no OPTIONS file has them.
+    /// Directories of tables, and how many bytes each is meant to take; empty means the database's own. Give them at
+    /// every open: no OPTIONS file has them.
     db_paths: Vec<DBPath> = Vec::new(), paths(paths::text, paths::read);
     /// Keep obsolete WALs in `archive/` for this many seconds after their last write. If this and `WAL_size_limit_MB`
-    /// are 0, they are deleted at once. With `fast_capacity`, they are kept only as long as there is room.
+    /// are 0, they are deleted at once. With `fast_capacity`, they stay only while there is room.
     WAL_ttl_seconds: u64 = 0, fixed, set_wal_ttl_seconds;
     /// Keep up to this many MiB of obsolete WALs in `archive/`. If this and `WAL_ttl_seconds` are 0, they are deleted
-    /// at once. With `fast_capacity`, only as many are kept as there is room for.
+    /// at once. With `fast_capacity`, only as many stay as there is room for.
     WAL_size_limit_MB: u64 = 0, fixed, set_wal_size_limit_mb;
     /// Keep written records in the process's memory until `flush_wal`, a synced write, a full buffer
-    /// (`writable_file_max_buffer_size`), the next WAL, or a close. Until then they are lost if the process dies.
+    /// (`writable_file_max_buffer_size`), the next WAL, or a close. They are lost if the process dies first.
     manual_wal_flush: bool = false, fixed, set_manual_wal_flush;
     /// Flush all column families with data together and commit their tables as one. With `disable_wal`, a crash then
     /// leaves a batch over several column families whole or not at all.
     atomic_flush: bool = false, fixed, set_atomic_flush;
-    /// Do not flush data that is in no WAL (`disable_wal`) when the database is closed; it is lost.
+    /// Do not flush data that is in no WAL (`disable_wal`) on close; it is lost.
     avoid_flush_during_shutdown: bool = false, mutable, set_avoid_flush_during_shutdown;
-    /// Keep recovered data in memtables, with the WALs that it came from, instead of writing tables at open. The open
-    /// still writes tables if memtables fill up or a WAL is damaged; a torn end is no such damage.
+    /// Keep recovered data in memtables, and its WALs, instead of writing tables at open. Tables are still written if
+    /// memtables fill up or a WAL is damaged; a torn end is no such damage.
     avoid_flush_during_recovery: bool = false, fixed, set_avoid_flush_during_recovery;
-    /// How often the store tries to resume by itself after the same failure (a full disk); 0 is never.
+    /// How often the store tries to resume after the same failure (a full disk); 0 is never.
     max_bgerror_resume_count: i32 = i32::MAX, fixed, set_max_bgerror_resume_count;
     /// Microseconds between two tries to resume.
     bgerror_resume_retry_interval: u64 = 1_000_000, fixed, set_bgerror_resume_retry_interval;
     /// Allow tables to be ingested below all other data. The last level is kept free for them, and compactions keep the
-    /// entries that hide theirs. Set this from the first day of the database on.
+    /// entries that hide theirs. Set it from the database's first day on.
     allow_ingest_behind: bool = false, fixed, set_allow_ingest_behind;
     /// How compactions read and merge.
     merge_engine: MergeEngine = MergeEngine::Auto, own, set_merge_engine;
@@ -143,40 +140,39 @@ declare_options! {
     /// The merge program of the engine `kernel`: the path of a compiled object (kernel-engine.md, "Programs of your
     /// own"); empty or `builtin` for the built-in one.
     kernel_merge_program: PathBuf = PathBuf::new(), own;
-    /// The most memory, in bytes, for reads and writes in flight of each part of a compaction and each flush with
+    /// The most bytes of memory for reads and writes in flight, for each part of a compaction and each flush with
     /// `uring`. A flush takes 9 MiB. A part that merges 4, 8 or 16 inputs takes 14, 17 or 22 MiB, or 2, 4 or 8 MiB if
-    /// all of them are in the page cache. The memory is kept for 5 seconds for the next jobs. Without io_uring, this is
-    /// the most that a flush reads from logs at a time.
+    /// all are in the page cache. The next jobs reuse it within 5 seconds. Without io_uring: the most that a flush
+    /// reads from logs at a time.
     compaction_io_memory: usize = 24 << 20, own, set_compaction_io_memory;
     /// Threads that compress and decompress blocks and build the functions of TPH tables for compactions and flushes.
-    /// -1 uses idle cores, 0 none. Any other number is the most for all jobs of the database together, whether cores
-    /// are idle or not.
+    /// -1 uses idle cores, 0 none. Another number is the most for all jobs of the database together, whether cores are
+    /// idle or not.
     compaction_helper_threads: i32 = -1, own, set_compaction_helper_threads;
-    /// Seconds between two dumps of `rocksdb.stats`, and of statistics if they are enabled, into the info log; 0 dumps
-    /// none.
+    /// Seconds between dumps of `rocksdb.stats`, and of statistics if enabled, into the info log; 0 dumps none.
     stats_dump_period_sec: u32 = 600, mutable, set_stats_dump_period_sec;
-    /// A file that is rewritten every second with what the database counts and does (see
-    /// [`crate::Db::prometheus_text`]), for `rockmill top` and Prometheus. The path is relative to the database's
-    /// directory; empty writes no file. An existing file is replaced only if it is a status file.
+    /// A file rewritten every second with what the database counts and does (see [`crate::Db::prometheus_text`]), for
+    /// `rockmill top` and Prometheus. The path is relative to the database's directory; empty writes none. An existing
+    /// file is replaced only if it is a status file.
     status_file: PathBuf = PathBuf::new(), own;
     /// Counters and histograms; `None` counts nothing. See [`Options::enable_statistics`].
     statistics: Option<Arc<Statistics>> = None, hidden;
     /// Who is told what happens. See [`Options::add_event_listener`].
     listeners: Listeners = Listeners::default(), hidden;
-    /// The lowest level of lines that go to the info log.
+    /// The lowest level of lines in the info log.
     info_log_level: LogLevel = LogLevel::Info, fixed, set_log_level;
     /// Takes the lines of the info log in place of the file LOG. See [`Options::set_info_logger`].
     info_logger: Option<InfoLogger> = None, hidden;
-    /// Directory of the info log; empty means the database's directory.
+    /// Directory of the info log; empty means the database's.
     db_log_dir: PathBuf = PathBuf::new(), fixed;
     /// How many files of the info log are kept, the present one included.
     keep_log_file_num: usize = 1000, fixed, set_keep_log_file_num;
-    /// Size, in bytes, at which a new file of the info log is started; 0 is never.
+    /// Bytes at which a new file of the info log is started; 0 is never.
     max_log_file_size: usize = 0, fixed, set_max_log_file_size;
     /// Seconds after which a new file of the info log is started; 0 is never.
     log_file_time_to_roll: usize = 0, fixed, set_log_file_time_to_roll;
     /// The most bytes of all memtables of the database together; 0 leaves each column family to its
-    /// `write_buffer_size`. A limit of some KiB counts as a few blocks for each core. Not used together with a
+    /// `write_buffer_size`. A limit of some KiB counts as a few blocks for each core. Not used with a
     /// `write_buffer_manager`.
     db_write_buffer_size: usize = 0, fixed, set_db_write_buffer_size;
     /// Bounds the memory of memtables, over databases; see [`WriteBufferManager`].

@@ -14,29 +14,39 @@ const HOW: &str = "ROCKMILL_WRITE_DOCS=1 cargo test -p rockmill --lib options_pa
 const HEAD: &str = "\
 # Options
 
-Every option of Rockmill, and every option of RocksDB that Rockmill does not have. Names are RocksDB's; this page is
-made from the declarations in `crates/rockmill/src/options`, and a test says when it is not up to date.
+Every option of Rockmill, and every option of RocksDB that Rockmill does not have, by RocksDB's names. The page is made
+from the declarations in `crates/rockmill/src/options`; a test says when it is out of date.
 
-Options are given when opening (`Options`), as text (`Options::from_string`), or out of the database's OPTIONS file
-(`OptionsLoader`, `Options::load_latest`). Those that say so change while the database is open: `set_options` for column
-families and their tables (`block_based_table_factory={block_size=16K}`), `set_db_options` for the database. Each open
-for writing and each change leaves a new OPTIONS file; the two newest are kept. On the command line, `rockmill options`
+Options are given when opening (`Options`), as text (`Options::from_string`), or from the database's OPTIONS file
+(`OptionsLoader`, `Options::load_latest`). Those marked \"yes\" also change while the database is open: with `set_options`
+for column families and their tables (`block_based_table_factory={block_size=16K}`), with `set_db_options` for the
+database. Each open for writing and each change leaves a new OPTIONS file; the two newest are kept. `rockmill options`
 shows what is stored, and `--option NAME=VALUE` sets any option of this page.
 
 `db_paths` and `cf_paths` as text are `{{path=/fast;target_size=10G}:{path=/slow}}`.
 
-Tables are of one of two kinds (`table_factory`). TPH tables have options of their own, and share those of block-based
-tables; of these, `filter_policy`, `whole_key_filtering`, `partition_filters`, `index_type`, `metadata_block_size`,
-`data_block_index_type` and `data_block_hash_table_util_ratio` mean nothing to them. As text:
-`table_factory={id=TphTable;piece_limit=8;block_size=16K}` or `tph_table_factory={piece_limit=8;block_size=16K}`.
-An open column family keeps its kind: `set_options` takes `tph_table_factory={...}` where it writes TPH tables,
-`block_based_table_factory={...}` where it writes block-based ones, and `table_factory.block_size` for both.
+TPH tables (`table_factory`) have options of their own and share those of block-based tables, except `filter_policy`,
+`whole_key_filtering`, `partition_filters`, `index_type`, `metadata_block_size`, `data_block_index_type` and
+`data_block_hash_table_util_ratio`. As text: `table_factory={id=TphTable;piece_limit=8;block_size=16K}` or
+`tph_table_factory={piece_limit=8;block_size=16K}`. An open column family keeps its kind: `set_options` takes
+`tph_table_factory={...}` where it writes TPH tables, `block_based_table_factory={...}` where it writes block-based
+ones, and `table_factory.block_size` for both.
 
-Options that are Rockmill's own are given in code or on a command line. OPTIONS files do not have them, and one that
-does is refused: anybody may have written it (docs/security.md). So is one with `db_paths` or `cf_paths`, which RocksDB
-writes into none. Only TPH tables and their options stand in OPTIONS files, in a line that RocksDB takes for a comment.
-Values outside of the range that is given here are adjusted when a database is opened, with a line in the info log, or
-refused; so are some that do not go together (docs/rocksdb-differences.md, \"Options that are adjusted\").
+Options that are Rockmill's own are given in code or on a command line. An OPTIONS file with one of them is refused,
+because anybody may have written it (docs/security.md); so is one with `db_paths` or `cf_paths`, which RocksDB writes
+into none. Only TPH tables and their options stand in OPTIONS files, in a line that RocksDB takes for a comment.
+
+At open, values outside of the given range are adjusted, with a line in the info log, or refused; so are some that do
+not go together (docs/rocksdb-differences.md, \"Options that are adjusted\").
+";
+
+const TAIL: &str = "\n\
+## RocksDB's options that Rockmill does not have
+
+An OPTIONS file may have them. A value of the second column is taken silently. Any other has no effect, for the reason
+in the third; where that is empty, Rockmill has one way of doing this. Loading (`OptionsLoader`) then warns, keeps the
+value and writes it back; option strings and `set_options` refuse it. Where the reason begins with \"refused\", loading
+refuses the file. Options that RocksDB itself reads and ignores are taken at any value.
 ";
 
 fn cell(text: &str) -> String {
@@ -49,12 +59,8 @@ fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>])
     let base = O::default();
     for option in table {
         let Some(default) = (option.write)(&base) else { continue };
-        let changes = if option.kind.is_mutable() { "yes" } else { "no" };
-        let own = if matches!(option.kind, Kind::Own | Kind::OwnFixed) {
-            " Rockmill's own: not in OPTIONS files."
-        } else {
-            ""
-        };
+        let changes = if option.kind.is_mutable() { "yes" } else { "" };
+        let own = if matches!(option.kind, Kind::Own | Kind::OwnFixed) { " Rockmill's own." } else { "" };
         let words: Vec<&str> = option.doc.iter().map(|line| line.trim()).collect();
         let default = if default.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(&default)) };
         let words = format!("{}{}{own}", cell(&words.join(" ")), range_words(option.name));
@@ -73,27 +79,40 @@ fn range_words(name: &str) -> String {
     of_this.collect()
 }
 
+/// What an option takes silently, separated by `|`, and why another value has no effect.
+fn usual_and_why(section: Section, name: &str, meaning: Meaning) -> (String, String) {
+    match meaning {
+        Meaning::NoEffect(usual, known::ONE_WAY) => (usual.to_owned(), String::new()),
+        Meaning::NoEffect(usual, why) => (usual.to_owned(), why.to_owned()),
+        Meaning::Object(usual) => (usual.to_owned(), "not built in".to_owned()),
+        Meaning::Refused(usual, why) => (usual.to_owned(), format!("refused: {why}")),
+        Meaning::Struct => {
+            let inner = known::names(section).filter_map(|(n, meaning)| {
+                let inner = n.strip_prefix(name)?.strip_prefix('.')?;
+                let (usual, why) = usual_and_why(section, n, meaning);
+                Some((format!("{inner}={usual};"), why))
+            });
+            let (values, whys): (Vec<String>, Vec<String>) = inner.unzip();
+            assert!(whys.windows(2).all(|w| w[0] == w[1]), "{name}: its row has one reason for all options in it");
+            (format!("{{{}}}", values.concat()), whys.into_iter().next().unwrap_or_default())
+        }
+        Meaning::Retired => Default::default(),
+    }
+}
+
 fn undeclared<O>(page: &mut String, title: &str, section: Section, table: &[TextOption<O>]) {
-    let _ = write!(page, "\n### {title}\n\n| option | taken silently | other values |\n|---|---|---|\n");
+    let _ = write!(page, "\n### {title}\n\n| option | taken silently | why another has no effect |\n|---|---|---|\n");
     for (name, meaning) in known::names(section) {
-        if table.iter().any(|o| o.name == name && o.kind.has_text()) {
+        let of_struct = |(outer, _)| known::meaning(section, outer) == Some(Meaning::Struct);
+        if name.split_once('.').is_some_and(of_struct) || table.iter().any(|o| o.name == name && o.kind.has_text()) {
             continue;
         }
-        let values = |usual: &str| {
-            let all: Vec<String> = usual
-                .split('|')
-                .map(|v| if v.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(v)) })
-                .collect();
-            all.join(", ")
-        };
-        let (usual, other) = match meaning {
-            Meaning::NoEffect(usual, why) => (values(usual), format!("a warning: {why}")),
-            Meaning::Object(usual) => (values(usual), "a warning: such objects are not built in".to_owned()),
-            Meaning::Refused(usual, why) => (values(usual), format!("refused: {why}")),
-            Meaning::Struct => ("each as below".to_owned(), String::new()),
-            Meaning::Retired => continue,
-        };
-        let _ = writeln!(page, "| `{name}` | {usual} | {} |", cell(&other));
+        let (usual, why) = usual_and_why(section, name, meaning);
+        let usual: Vec<String> = usual
+            .split('|')
+            .map(|v| if v.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(v)) })
+            .collect();
+        let _ = writeln!(page, "| `{name}` | {} | {} |", usual.join(", "), cell(&why));
     }
 }
 
@@ -103,12 +122,7 @@ fn page() -> String {
     declared(&mut page, "Column families", CfOptions::TEXT);
     declared(&mut page, "Tables", BlockBasedOptions::TEXT);
     declared(&mut page, "TPH tables", TphTableOptions::TEXT);
-    page.push_str(
-        "\n## RocksDB's options that Rockmill does not have\n\nAn OPTIONS file may have them. At a value of the second \
-         column nothing is said. At another one,\nloading warns (`OptionsLoader`), keeps the value and writes it back, \
-         or refuses the file where the\ndatabase could not be served; option strings and `set_options` refuse it. \
-         Options that RocksDB itself reads\nand ignores are taken at any value.\n",
-    );
+    page.push_str(TAIL);
     undeclared(&mut page, "Of the database", Section::Db, DbOptions::TEXT);
     undeclared(&mut page, "Of column families", Section::Cf, CfOptions::TEXT);
     undeclared(&mut page, "Of tables", Section::Table, BlockBasedOptions::TEXT);

@@ -54,8 +54,8 @@ declare_options! {
         block_based: Option<BlockBasedOptions>,
     }
 
-    /// The most files that a TPH table consists of. A compaction writes what changed into a new file and keeps the
-    /// others; with 1, it rewrites the whole table.
+    /// The most files of one TPH table. A compaction writes what changed into a new file and keeps the others; with 1,
+    /// it rewrites the whole table.
     piece_limit: u32 = 16, mutable;
     /// Bytes in a TPH table's files that nothing refers to any more, in percent of those in use. Above this,
     /// compactions rewrite what is left of the emptiest files.
@@ -97,9 +97,9 @@ declare_options! {
     checksum: ChecksumType = ChecksumType::Xxh3, mutable;
     /// Bits per key of the Bloom filter; 0 writes none. TPH tables have none.
     bloom_bits_per_key: f64 = 0.0, named("filter_policy", filter_text, read_filter);
-    /// The filter holds whole keys. Without this it holds only prefixes, which need a prefix extractor.
+    /// The filter holds whole keys; otherwise only prefixes, which need a prefix extractor.
     whole_key_filtering: bool = true, mutable;
-    /// Partition the filter. This works only with the index type `TwoLevelIndexSearch`.
+    /// Partition the filter; only with the index type `TwoLevelIndexSearch`.
     partition_filters: bool = false, mutable;
     /// Index of tables that are written. TPH tables have their own.
     index_type: BlockBasedIndexType = BlockBasedIndexType::BinarySearch, mutable;
@@ -111,12 +111,12 @@ declare_options! {
     data_block_hash_table_util_ratio: f64 = 0.75, mutable;
     /// Keep index and filter in the block cache, where they count and can be evicted, instead of with the open table.
     cache_index_and_filter_blocks: bool = false, mutable;
-    /// With `cache_index_and_filter_blocks`: keep them in the part of the cache that is theirs (`high_pri_pool_ratio`),
-    /// if it has one.
+    /// With `cache_index_and_filter_blocks`: keep them in the cache's part for them (`high_pri_pool_ratio`), if it has
+    /// one.
     cache_index_and_filter_blocks_with_high_priority: bool = true, mutable;
     /// With `cache_index_and_filter_blocks`: never evict those of tables in L0.
     pin_l0_filter_and_index_blocks_in_cache: bool = false, mutable;
-    /// How many bytes an iterator reads ahead at first, once it reads in sequence; each such read doubles them. 0 never
+    /// Bytes that an iterator reads ahead at first, once it reads in sequence; each such read doubles them. 0 never
     /// reads ahead.
     initial_auto_readahead_size: usize = 8 << 10, mutable;
     /// The most bytes that an iterator reads ahead; 0 never reads ahead.
