@@ -11,7 +11,8 @@ use clap::Args;
 use rockmill::{MergeEngine, Options};
 use rockmill_io::{Clock, SystemClock};
 use rockmill_offload::{
-    Check, MetricsServer, PoolConfig, PoolCredentials, Secrets, Worker, WorkerConfig, Workers, WorkersConfig,
+    Check, ExternalTarget, MetricsServer, PoolConfig, PoolCredentials, Secrets, Worker, WorkerConfig, Workers,
+    WorkersConfig,
 };
 use serde_json::json;
 
@@ -131,6 +132,10 @@ pub struct OffloadArgs {
     /// all]
     #[arg(long, value_name = "all|N%", requires = "who_compacts")]
     pub worker_check: Option<Check>,
+    /// Workers read inputs at this target of NVMe/TCP in place of here: it exports DEVICE, which the tables are on, from
+    /// byte START of the namespace on
+    #[arg(long, value_name = "ADDR,SUBSYSTEM,NSID,DEVICE[,START]", requires = "who_compacts")]
+    pub external_target: Option<ExternalTarget>,
 }
 
 impl WorkerArgs {
@@ -258,6 +263,7 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     config.allow_unauthenticated = args.allow_unauthenticated_workers;
     config.input_bytes_min = args.worker_input_min.unwrap_or(config.input_bytes_min);
     config.check = args.worker_check.unwrap_or_default();
+    config.external = args.external_target.clone();
     let workers = Workers::new(config, clock()).map_err(|e| {
         let wrong = CliError::usage(format!("{flag}: {e}"));
         match args.compaction_pool.is_empty() {

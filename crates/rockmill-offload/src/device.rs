@@ -7,7 +7,8 @@
 //!                      ◄─ results ─────── queue takes, in their order ◄───────
 //! ```
 //!
-//! One queue and connection is for reads, another one for writes. Each belongs to one thread, which sends what is asked
+//! Two queues, each with a connection, are for reads, so that the store reads for one while it sends for the other. A
+//! third one is for writes. Each belongs to one thread, which sends what is asked
 //! while it waits for earlier answers: so several commands are outstanding, whoever asks, and what comes is taken from
 //! the socket while others merge.
 //!
@@ -19,7 +20,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -34,6 +35,8 @@ use crate::external::ExternalInputs;
 
 /// The only namespace of a job's subsystem.
 pub(crate) const NAMESPACE: u32 = 1;
+/// Queues for reads, which are asked in turn.
+pub(crate) const READ_QUEUES: u16 = 2;
 /// Keep Alive Timeout.
 const KEEP_ALIVE_MS: u32 = 10_000;
 
@@ -43,7 +46,7 @@ pub(crate) struct NvmeDevice {
     namespace: NamespaceInfo,
     /// Data of one command, at most.
     transfer_max: usize,
-    reads: Pump,
+    reads: Pumps,
     writes: Pump,
     external: Option<External>,
     /// All its connections.
@@ -58,7 +61,7 @@ struct External {
     inputs: ExternalInputs,
     block_bytes: u64,
     transfer_max: usize,
-    reads: Pump,
+    reads: Pumps,
     host: TcpHost,
 }
 
@@ -286,6 +289,30 @@ impl Pump {
     }
 }
 
+/// Some queues for the same, which are asked in turn.
+#[derive(Debug)]
+struct Pumps {
+    all: Vec<Pump>,
+    asked: AtomicUsize,
+}
+
+impl Pumps {
+    fn start(
+        name: &str,
+        queues: Vec<Io<TcpLink>>,
+        namespace: NamespaceInfo,
+        is_lost: &Arc<AtomicBool>,
+    ) -> io::Result<Self> {
+        let all = queues.into_iter().map(|io| Pump::start(name, io, namespace, is_lost));
+        Ok(Self { all: all.collect::<io::Result<_>>()?, asked: AtomicUsize::new(0) })
+    }
+
+    fn next(&self) -> &Pump {
+        // invariant: there is one at least, as there was a queue.
+        &self.all[self.asked.fetch_add(1, Ordering::Relaxed) % self.all.len()]
+    }
+}
+
 impl Drop for Pump {
     fn drop(&mut self) {
         self.requests.close();
@@ -352,7 +379,7 @@ impl NvmeDevice {
             queue: QueueConfig { header_digest: digests, data_digest: digests, ..QueueConfig::default() },
         };
         let host = TcpHost::connect_with(place.address, config, place.tls, clock).map_err(failed)?;
-        let namespace = host.admin(|admin| admin.set_queues(2).and_then(|_| admin.namespace(NAMESPACE)));
+        let namespace = host.admin(|admin| admin.set_queues(READ_QUEUES + 1).and_then(|_| admin.namespace(NAMESPACE)));
         let namespace = namespace.map_err(failed)?;
         if namespace.block_bytes as usize != DEVICE_BLOCK {
             return Err(io::Error::other(format!("blocks of {} bytes", namespace.block_bytes)));
@@ -360,16 +387,19 @@ impl NvmeDevice {
         // Each block of a table has a checksum, which whoever reads it for a job compares: to compute another one of
         // all that is read would cost the store as much again. What is written has digests, since a store may look at
         // a part of that alone.
-        let mut reads = host.io_queue_with(1, |queue| queue.data_digest = false).map_err(failed)?;
+        let mut reads = Vec::new();
+        for queue in 1..=READ_QUEUES {
+            reads.push(host.io_queue_with(queue, |queue| queue.data_digest = false).map_err(failed)?);
+        }
         // Data in a capsule would overtake what the store still has to ask for.
-        let mut writes = host.io_queue_with(2, |queue| queue.in_capsule_max = 0).map_err(failed)?;
+        let mut writes = host.io_queue_with(READ_QUEUES + 1, |queue| queue.in_capsule_max = 0).map_err(failed)?;
         let mut cutter = Cutter::default();
-        cutter.add(reads.link())?;
+        reads.iter_mut().try_for_each(|queue| cutter.add(queue.link()))?;
         cutter.add(writes.link())?;
         host.admin(|admin| cutter.add(admin.link()))?;
         let transfer_max = (host.controller().transfer_max() as usize).max(DEVICE_BLOCK);
         let is_lost = Arc::<AtomicBool>::default();
-        let reads = Pump::start("nvme-reads", reads, namespace, &is_lost)?;
+        let reads = Pumps::start("nvme-reads", reads, namespace, &is_lost)?;
         let writes = Pump::start("nvme-writes", writes, namespace, &is_lost)?;
         Ok(Self { namespace, transfer_max, reads, writes, external: None, cutter, host })
     }
@@ -391,7 +421,9 @@ impl NvmeDevice {
         };
         let host = TcpHost::connect_with(place.address, config, place.tls, clock).map_err(failed)?;
         let id = inputs.namespace;
-        let namespace = host.admin(|admin| admin.set_queues(1).and_then(|_| admin.namespace(id))).map_err(failed)?;
+        let (queues, namespace) = host
+            .admin(|admin| admin.set_queues(READ_QUEUES).and_then(|queues| Ok((queues, admin.namespace(id)?))))
+            .map_err(failed)?;
         let block_bytes = u64::from(namespace.block_bytes);
         if block_bytes == 0 || !(DEVICE_BLOCK as u64).is_multiple_of(block_bytes) {
             return Err(io::Error::other(format!("blocks of {block_bytes} bytes")));
@@ -400,11 +432,13 @@ impl NvmeDevice {
         if inputs.extents.iter().any(|e| e.device_offset.saturating_add(e.len) > bytes) {
             return Err(io::Error::other(format!("a namespace of {bytes} bytes, which ends before the tables do")));
         }
-        let mut reads = host.io_queue(1).map_err(failed)?;
-        self.cutter.add(reads.link())?;
+        let queues = READ_QUEUES.min(queues).max(1);
+        let reads = (1..=queues).map(|queue| host.io_queue_with(queue, |queue| queue.data_digest = false));
+        let mut reads = reads.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        reads.iter_mut().try_for_each(|queue| self.cutter.add(queue.link()))?;
         host.admin(|admin| self.cutter.add(admin.link()))?;
         let transfer_max = (host.controller().transfer_max() as usize).max(DEVICE_BLOCK);
-        let reads = Pump::start("nvme-external", reads, namespace, &Arc::default())?;
+        let reads = Pumps::start("nvme-external", reads, namespace, &Arc::default())?;
         self.external = Some(External { inputs, block_bytes, transfer_max, reads, host });
         Ok(())
     }
@@ -417,14 +451,18 @@ impl NvmeDevice {
             let found = self.external.as_ref().and_then(|e| Some((e, e.inputs.find(at)?)));
             let piece = match found {
                 Some((external, (place, there))) => Piece {
-                    pump: &external.reads,
+                    pump: external.reads.next(),
                     first: place / external.block_bytes,
                     bytes: left.min(external.transfer_max).min(usize::try_from(there).unwrap_or(usize::MAX)),
                 },
                 None => {
                     let next = self.external.as_ref().and_then(|e| e.inputs.next(at)).unwrap_or(end).min(end);
                     let here = usize::try_from(next - at).unwrap_or(usize::MAX);
-                    Piece { pump: &self.reads, first: Self::first(at), bytes: left.min(self.transfer_max).min(here) }
+                    Piece {
+                        pump: self.reads.next(),
+                        first: Self::first(at),
+                        bytes: left.min(self.transfer_max).min(here),
+                    }
                 }
             };
             at = at.saturating_add(piece.bytes as u64);

@@ -18,7 +18,7 @@ use rockmill_nvme::tcp::{ClientTls, ServerConfig, ServerTls, TcpServer};
 
 use crate::channel::Channel;
 use crate::check::Check;
-use crate::device::NAMESPACE;
+use crate::device::{NAMESPACE, READ_QUEUES};
 use crate::external::{External, ExternalInputs, ExternalTarget};
 use crate::lease::{End, Epochs, Event, Lease, Terms};
 use crate::message::Message;
@@ -34,7 +34,7 @@ const KEEP: Duration = Duration::from_secs(45);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the store is asked whether it still wants the job.
 const POLL: Duration = Duration::from_millis(20);
-/// Connections to a job's namespace: an admin queue, two I/O queues, and some that are about to be refused.
+/// Connections to a job's namespace: an admin queue, three I/O queues, and some that are about to be refused.
 const CONNECTIONS_MAX: usize = 8;
 /// Bytes of the largest read of a worker that is answered in one piece.
 const READ_BYTES: u32 = 1 << 20;
@@ -442,7 +442,7 @@ impl Workers {
             auth: policy,
             namespaces_max: NAMESPACE,
             controllers_max: 4,
-            io_queues_max: 2,
+            io_queues_max: READ_QUEUES + 1,
             // All that a command reads is one read of the host's: past the page cache nothing is read ahead.
             c2h_data_max: READ_BYTES,
             // All data of a write is asked for at once, so that writes end in the order of their commands: several are

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use rockmill::MergeEngine;
-use rockmill_offload::Check;
+use rockmill_offload::{Check, ExternalTarget};
 
 use crate::error::{Error, Result};
 
@@ -45,6 +45,8 @@ pub struct OffloadFlags {
     pub allow_unauthenticated: bool,
     /// The worker started here and this side use secrets and TLS.
     pub tls: bool,
+    /// A target that exports the device with the directory, which the worker reads inputs at; `None`: here.
+    pub external_target: Option<ExternalTarget>,
     /// The directory as a server of NFS exports it; empty to leave NFS out.
     pub nfs: String,
     /// The process of that server; 0 if its CPU time is not to be counted.
@@ -54,7 +56,7 @@ pub struct OffloadFlags {
 }
 
 /// Name, default, description.
-const FLAGS: [(&str, &str, &str); 16] = [
+const FLAGS: [(&str, &str, &str); 17] = [
     ("db", "", "A new or empty directory for inputs and outputs; needed."),
     ("mb", "4,16,64,256", "Sizes of jobs: MiB of keys and values in all inputs together."),
     ("value_size", "1024", "Bytes of a value."),
@@ -68,6 +70,7 @@ const FLAGS: [(&str, &str, &str); 16] = [
     ("check", "all", "What is read of the worker's tables: all, or all but the data and a part of that, as 10%."),
     ("allow_unauthenticated", "0", "1: --worker may be on another machine; whoever is on the network reads the data."),
     ("tls", "0", "1: the worker that is started has secrets and TLS, and so has this side."),
+    ("external_target", "", "Where the worker reads inputs: ADDR,SUBSYSTEM,NSID,DEVICE[,START]; here, if it is empty."),
     ("nfs", "", "Does each job through NFS, too: nfs://HOST/DB?nfsport=PORT&mountport=PORT, which exports --db."),
     ("nfs_server", "0", "Number of the process of that server, whose CPU time is counted."),
     ("json", "", "File for the results as JSON."),
@@ -117,10 +120,11 @@ impl OffloadFlags {
             check,
             allow,
             tls,
+            external,
             nfs,
             nfs_server,
             json,
-        ] = <[String; 16]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
+        ] = <[String; 17]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
         let worker_engine = MergeEngine::ALL.into_iter().find(|known| known.name() == engine);
         let worker_engine = worker_engine.filter(|engine| *engine != MergeEngine::Kernel);
         let flags = Self {
@@ -137,6 +141,10 @@ impl OffloadFlags {
             worker_program: program,
             worker_engine: worker_engine
                 .ok_or_else(|| Error::Usage(format!("--worker_engine: {engine}: there are auto, uring, pread")))?,
+            external_target: match external.as_str() {
+                "" => None,
+                text => Some(text.parse().map_err(|e| Error::Usage(format!("--external_target: {e}")))?),
+            },
             check: check.parse().map_err(|e| Error::Usage(format!("--check: {e}")))?,
             nfs,
             nfs_server: one("nfs_server", &nfs_server)?,

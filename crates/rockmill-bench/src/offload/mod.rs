@@ -226,6 +226,7 @@ impl Job<'_> {
             input_bytes_min: 0,
             allow_unauthenticated: self.flags.allow_unauthenticated,
             check: self.flags.check,
+            external: self.flags.external_target.clone(),
             secrets: worker.secrets().cloned(),
             ..WorkersConfig::new(vec![worker.address()])
         };

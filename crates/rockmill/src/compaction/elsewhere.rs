@@ -47,6 +47,9 @@ use crate::sync::atomic::Ordering;
 use crate::table::{BlockSample, KeptPiece, PieceUse, Table, TableSummary, TphTable};
 use crate::version::table_of_files;
 
+/// Bytes of an output after which its write-back is begun, where `bytes_per_sync` does not say.
+const WRITE_BACK_BYTES: u64 = 4 << 20;
+
 /// The most file numbers that are set aside for a job.
 const NUMBERS_MAX: u64 = 4096;
 /// Outputs may have this many bytes in addition to twice those of the inputs: small tables grow by filters and
@@ -172,7 +175,8 @@ fn lay_out(spec: &JobSpec, host: &LocalHost) -> Result<(JobSpec, Arc<JobDevice>)
         direct: db.use_direct_io_for_flush_and_compaction,
         // A worker writes large pieces: none is copied into a buffer before, unless the device wants it aligned.
         buffer_size: if db.use_direct_io_for_flush_and_compaction { 0 } else { WRITE_BUFFER_BYTES },
-        bytes_per_sync: db.bytes_per_sync,
+        // They are synced one after the other when the worker is done, so the device begins before.
+        bytes_per_sync: if db.bytes_per_sync == 0 { WRITE_BACK_BYTES } else { db.bytes_per_sync },
         strict_bytes_per_sync: db.strict_bytes_per_sync,
         ..WriteOptions::default()
     };
