@@ -39,6 +39,9 @@ Values outside of the range that is given here are adjusted when a database is o
 refused; so are some that do not go together (docs/rocksdb-differences.md, \"Options that are adjusted\").
 ";
 
+/// What RocksDB stores for an option whose value the store chooses.
+const CHOSEN: &str = "18446744073709551614";
+
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "\\<").replace("[`", "`").replace("`]", "`")
 }
@@ -56,7 +59,11 @@ fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>])
             ""
         };
         let words: Vec<&str> = option.doc.iter().map(|line| line.trim()).collect();
-        let default = if default.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(&default)) };
+        let default = match &*default {
+            "" => "(empty)".to_owned(),
+            CHOSEN => format!("the store's choice (`{CHOSEN}`)"),
+            text => format!("`{}`", cell(text)),
+        };
         let words = format!("{}{}{own}", cell(&words.join(" ")), range_words(option.name));
         let _ = writeln!(page, "| `{}` | {default} | {changes} | {words} |", option.name);
     }
