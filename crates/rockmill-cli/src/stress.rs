@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use comfy_table::modifiers::UTF8_ROUND_CORNERS;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, ContentArrangement, Table};
 use indicatif::ProgressBar;
 use rockmill_stress::configuration::Configuration;
 use rockmill_stress::soak::child::{self, Orders};
@@ -440,8 +440,16 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
     if out.json {
         return out.json_object(&json_of(name, plan, r, verdict));
     }
+    if out.quiet { Ok(()) } else { out.text(format!("{}\n", table_of(name, plan, r, verdict, out.columns()))) }
+}
+
+/// The table at the end, at most this many columns wide.
+fn table_of(name: &str, plan: &Plan, r: &Report, verdict: &str, columns: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).apply_modifier(UTF8_ROUND_CORNERS);
+    if let Ok(columns) = u16::try_from(columns) {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
+    }
     table.set_header([name, verdict]);
     let count = output::count;
     let rows = [
@@ -512,7 +520,7 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
     for (what, why) in &r.skipped {
         table.add_row([format!("skipped: {what}"), why.to_string()]);
     }
-    if out.quiet { Ok(()) } else { out.text(format!("{table}\n")) }
+    table
 }
 
 fn json_of(name: &str, plan: &Plan, r: &Report, verdict: &str) -> Value {
