@@ -285,7 +285,7 @@ flags! {
     "Compact only when told." disable_auto_compactions: bool = false;
     "Bytes that a compaction reads at once (db_bench 7.8: 0, RocksDB's own default since 8: 2 MiB)."
         compaction_readahead_size: usize = 2 << 20;
-    "How compactions read and merge: auto, pread, uring or kernel; one that is not to be had is refused (not in \
+    "How compactions read and merge: auto, pread, uring or kernel; an unavailable engine is refused (not in \
      db_bench)." engine: String = "auto".to_owned();
     "L0 files that start a compaction." level0_file_num_compaction_trigger: i32 = 4;
     "L0 files that slow writers." level0_slowdown_writes_trigger: i32 = 20;

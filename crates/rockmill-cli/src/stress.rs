@@ -215,7 +215,7 @@ pub enum Pause {
 }
 
 fn parse_time(text: &str) -> std::result::Result<Duration, String> {
-    let bad = || format!("{text:?} is no time: give seconds, or a number with ms, s, m or h (for example 10m)");
+    let bad = || format!("{text:?} is not a time: use seconds, or a number with ms, s, m or h (for example 10m)");
     let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let number: f64 = text[..at].parse().map_err(|_| bad())?;
     let unit = match &text[at..] {
@@ -341,9 +341,9 @@ fn one(
             }
             // One of several scenarios: the others continue.
             if scenario.is_some() && args.scenario.as_deref() == Some("all") {
-                return out.line(format!("skipped: {name}: the limit {limit} cannot be had: {reason}"));
+                return out.line(format!("skipped: {name}: the limit {limit} is not available: {reason}"));
             }
-            return Err(CliError::usage(format!("the limit {limit} cannot be had on this machine: {reason}")));
+            return Err(CliError::usage(format!("the limit {limit} is not available on this machine: {reason}")));
         }
     };
     let bar = progress::count("stress", duration.as_secs().max(1), out.quiet);
