@@ -14,7 +14,7 @@ fn flags(db: &Path, line: &str) -> Flags {
     let args = format!("--db={} --seed=42 --cache_size=1048576 {line}", db.display());
     match Flags::parse(args.split_whitespace().map(str::to_owned)).expect("a good command line") {
         Asked::Run(f) => *f,
-        Asked::Help => panic!("help was not asked for"),
+        Asked::Help | Asked::ShortHelp => panic!("help was not asked for"),
     }
 }
 

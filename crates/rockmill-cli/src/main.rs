@@ -90,7 +90,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == "bench") {
         // Its flags have db_bench's syntax, which clap does not parse.
-        return rockmill_bench::main_with_args(args.map(|a| a.to_string_lossy().into_owned()));
+        return rockmill_bench::main_with_args("rockmill bench", args.map(|a| a.to_string_lossy().into_owned()));
     }
     let command = shell::command();
     let args = ldb::directory_in_place(std::env::args_os().collect(), &command);
