@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 pub enum Command {
     /// Print the help text.
     Help,
+    /// Print its most needed part.
+    ShortHelp,
     /// Run benchmarks.
     Run(Box<Flags>),
 }
@@ -285,7 +287,7 @@ flags! {
     "Compact only when told." disable_auto_compactions: bool = false;
     "Bytes that a compaction reads at once (db_bench 7.8: 0, RocksDB's own default since 8: 2 MiB)."
         compaction_readahead_size: usize = 2 << 20;
-    "How compactions read and merge: auto, pread, uring or kernel; one that is not to be had is refused (not in \
+    "How compactions read and merge: auto, pread, uring or kernel; an unavailable engine is refused (not in \
      db_bench)." engine: String = "auto".to_owned();
     "L0 files that start a compaction." level0_file_num_compaction_trigger: i32 = 4;
     "L0 files that slow writers." level0_slowdown_writes_trigger: i32 = 20;
@@ -365,8 +367,10 @@ impl Flags {
             let Some(body) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
                 return Err(Error::Usage(format!("{arg:?}: flags begin with --")));
             };
-            if matches!(body, "help" | "h") {
-                return Ok(Command::Help);
+            match body {
+                "help" => return Ok(Command::Help),
+                "h" => return Ok(Command::ShortHelp),
+                _ => {}
             }
             let (name, value) = match body.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
@@ -588,14 +592,60 @@ pub(crate) fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
+/// What the program does, in one line.
+const ABOUT: &str = "db_bench's and YCSB's workloads on Rockmill and other stores, with db_bench's flags";
+
+/// Flags that most runs need: the short help has only these.
+const SHORT: [&str; 20] = [
+    "benchmarks",
+    "db",
+    "use_existing_db",
+    "num",
+    "duration",
+    "threads",
+    "key_size",
+    "value_size",
+    "compression_ratio",
+    "peer",
+    "options_string",
+    "repeat",
+    "histogram",
+    "json",
+    "report",
+    "disable_wal",
+    "sync",
+    "cache_size",
+    "compression_type",
+    "use_direct_reads",
+];
+
+/// The short help text.
+pub(crate) fn short_help(program: &str) -> String {
+    let mut text = format!(
+        "{program}: {ABOUT}\n\n\
+         Usage: {program} --db=DIRECTORY [FLAGS]\n\
+         \x20      {program} compact --help    one compaction, by Rockmill's engines and RocksDB\n\
+         \x20      {program} offload --help    one compaction, here and by a worker\n\n\
+         Flags:\n"
+    );
+    for (name, _, default, help) in Flags::all().into_iter().filter(|flag| SHORT.contains(&flag.0)) {
+        let default = match default.as_str() {
+            "" | "false" => String::new(),
+            shown => format!(" [default: {shown}]"),
+        };
+        text += &format!("  --{name:<18} {}{default}\n", help.replace(" (not in db_bench)", ""));
+    }
+    text + "\n--help has examples, and every option\n"
+}
+
 /// The help text.
-pub(crate) fn help() -> String {
-    let mut text = String::from(
-        "rockmill-bench: db_bench's workloads on Rockmill, with db_bench's flags.\n\n\
+pub(crate) fn help(program: &str) -> String {
+    let mut text = format!(
+        "{program}: {ABOUT}\n\n\
          Examples:\n\
-         \x20 rockmill-bench --db=bench-db --benchmarks=fillrandom --value_size=1000 --disable_wal\n\
-         \x20 rockmill-bench --db=bench-db --use_existing_db --benchmarks=readrandom,stats --histogram\n\n\
-         Benchmarks:\n",
+         \x20 {program} --db=bench-db --benchmarks=fillrandom --value_size=1000 --disable_wal\n\
+         \x20 {program} --db=bench-db --use_existing_db --benchmarks=readrandom,stats --histogram\n\n\
+         Benchmarks:\n"
     );
     for (name, what) in crate::workload::descriptions() {
         text += &format!("  {name:<18} {what}\n");
@@ -616,7 +666,7 @@ mod tests {
         let args = format!("--db=d {line}");
         match Flags::parse(args.split_whitespace().map(str::to_owned))? {
             Command::Run(f) => Ok(*f),
-            Command::Help => Err(Error::Usage("help".to_owned())),
+            Command::Help | Command::ShortHelp => Err(Error::Usage("help".to_owned())),
         }
     }
 
@@ -658,11 +708,32 @@ mod tests {
     #[test]
     fn help_names_every_flag_and_workload() {
         assert!(matches!(Flags::parse(["--help".to_owned()]), Ok(Command::Help)));
-        let text = help();
+        let text = help("rockmill bench");
         for (name, ..) in Flags::all() {
             assert!(text.contains(&format!("--{name} (")), "{name}");
         }
         assert!(text.contains("readwhilewriting"));
+    }
+
+    #[test]
+    fn short_help_has_the_flags_of_most_runs() {
+        assert!(matches!(Flags::parse(["-h".to_owned()]), Ok(Command::ShortHelp)));
+        let text = short_help("rockmill-bench");
+        for name in SHORT {
+            assert!(text.contains(&format!("  --{name} ")), "{name}:\n{text}");
+        }
+        assert!(text.lines().count() <= 40 && !text.contains("write_buffer_size"), "{text}");
+    }
+
+    #[test]
+    fn help_names_the_program_as_it_was_called() {
+        for (program, other) in [("rockmill bench", "rockmill-bench"), ("rockmill-bench", "rockmill bench")] {
+            let (short, long) = (short_help(program), help(program));
+            let (compact, offload) = (crate::compact::help(program), crate::offload::help(program));
+            for text in [short, long, compact, offload] {
+                assert!(text.starts_with(program) && !text.contains(other), "{text}");
+            }
+        }
     }
 
     #[test]

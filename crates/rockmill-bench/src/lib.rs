@@ -66,11 +66,12 @@ pub use store::{OpKind, Session, Sought, Stalls, Store};
 pub use timeline::{Sample, Timeline};
 pub use workload::Workload;
 
-/// The command: `args` without the program's name. Reports go to standard output, errors to standard error.
+/// The command: help shows it as `program`, and `args` come after that. Reports go to standard output, errors to
+/// standard error.
 ///
 /// Exit codes: 0 done, 1 a benchmark failed, 2 the command line is invalid.
-pub fn main_with_args(args: impl IntoIterator<Item = String>) -> ExitCode {
-    match main_result(args) {
+pub fn main_with_args(program: &str, args: impl IntoIterator<Item = String>) -> ExitCode {
+    match main_result(program, args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {}", rockmill_format::printable::lines(&e.to_string()));
@@ -79,55 +80,48 @@ pub fn main_with_args(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-fn main_result(args: impl IntoIterator<Item = String>) -> Result<()> {
-    let stdout = std::io::stdout();
+fn main_result(program: &str, args: impl IntoIterator<Item = String>) -> Result<()> {
     let mut args = args.into_iter().peekable();
     if args.next_if(|first| first == "compact").is_some() {
-        return main_compact(args);
+        return main_compact(program, args);
     }
     if args.next_if(|first| first == "offload").is_some() {
-        return main_offload(args);
+        return main_offload(program, args);
     }
     if args.next_if(|first| first == "nfs-worker").is_some() {
         return offload::serve_nfs(args);
     }
     let flags = match Flags::parse(args)? {
-        Command::Help => {
-            let written = stdout.lock().write_all(flags::help().as_bytes());
-            return written.map_err(|e| Error::io("standard output", &e));
-        }
+        Command::ShortHelp => return print(&flags::short_help(program)),
+        Command::Help => return print(&flags::help(program)),
         Command::Run(flags) => flags,
     };
-    let report = run(&flags, &mut stdout.lock())?;
+    let report = run(&flags, &mut std::io::stdout().lock())?;
     write(&flags.json, || format!("{:#}\n", report.to_json()))?;
     write(&flags.report, || report.to_html())
 }
 
-fn main_compact(args: impl Iterator<Item = String>) -> Result<()> {
-    let stdout = std::io::stdout();
+fn main_compact(program: &str, args: impl Iterator<Item = String>) -> Result<()> {
     let flags = match CompactFlags::parse(args)? {
-        CompactCommand::Help => {
-            let written = stdout.lock().write_all(compact::help().as_bytes());
-            return written.map_err(|e| Error::io("standard output", &e));
-        }
+        CompactCommand::Help => return print(&compact::help(program)),
         CompactCommand::Run(flags) => flags,
     };
-    let report = run_compact(&flags, &mut stdout.lock())?;
+    let report = run_compact(&flags, &mut std::io::stdout().lock())?;
     write(&flags.base.json, || format!("{:#}\n", report.to_json()))?;
     write(&flags.base.report, || report.to_html())
 }
 
-fn main_offload(args: impl Iterator<Item = String>) -> Result<()> {
-    let stdout = std::io::stdout();
+fn main_offload(program: &str, args: impl Iterator<Item = String>) -> Result<()> {
     let flags = match OffloadFlags::parse(args)? {
-        OffloadCommand::Help => {
-            let written = stdout.lock().write_all(offload::help().as_bytes());
-            return written.map_err(|e| Error::io("standard output", &e));
-        }
+        OffloadCommand::Help => return print(&offload::help(program)),
         OffloadCommand::Run(flags) => flags,
     };
-    let report = run_offload(&flags, &mut stdout.lock())?;
+    let report = run_offload(&flags, &mut std::io::stdout().lock())?;
     write(&flags.json, || format!("{:#}\n", report.to_json()))
+}
+
+fn print(text: &str) -> Result<()> {
+    std::io::stdout().lock().write_all(text.as_bytes()).map_err(|e| Error::io("standard output", &e))
 }
 
 /// Writes a text to a file, if one was requested.

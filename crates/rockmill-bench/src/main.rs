@@ -2,5 +2,5 @@
 #![forbid(unsafe_code)]
 
 fn main() -> std::process::ExitCode {
-    rockmill_bench::main_with_args(std::env::args().skip(1))
+    rockmill_bench::main_with_args("rockmill-bench", std::env::args().skip(1))
 }

@@ -14,7 +14,7 @@ fn flags(db: &Path, line: &str) -> Flags {
     let args = format!("--db={} --seed=42 --cache_size=1048576 {line}", db.display());
     match Flags::parse(args.split_whitespace().map(str::to_owned)).expect("a good command line") {
         Asked::Run(f) => *f,
-        Asked::Help => panic!("help was not asked for"),
+        Asked::Help | Asked::ShortHelp => panic!("help was not asked for"),
     }
 }
 
@@ -360,7 +360,7 @@ fn the_engine_that_is_asked_for_runs_or_the_run_is_refused() {
         let db = dir.path().join(engine);
         if !here {
             let e = run(&flags(&db, &line), &mut Vec::new()).expect_err(engine).to_string();
-            assert!(e.contains(&format!("--engine={engine} is not to be had")) && !db.exists(), "{e}");
+            assert!(e.contains(&format!("--engine={engine} is not available")) && !db.exists(), "{e}");
             continue;
         }
         let (report, text) = run_line(&db, &line);

@@ -181,7 +181,7 @@ pub enum FormatArg {
 
 /// Bytes with a suffix.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text:?} is no size: give bytes, or a number with K, M, G or T (for example 64M)");
+    let bad = || format!("{text:?} is not a size: use a number of bytes, or one with K, M, G or T (for example 64M)");
     let lower = text.trim().to_ascii_lowercase();
     let body = lower.strip_suffix("ib").or_else(|| lower.strip_suffix('b')).unwrap_or(&lower);
     let (number, shift) = match body.char_indices().last() {

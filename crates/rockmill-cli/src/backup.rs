@@ -117,7 +117,7 @@ pub struct VerifyBackupArgs {
     pub copy: CopyArgs,
 }
 
-/// What is left of the database in the way.
+/// What to keep of the database that is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum KeepArg {
     /// Nothing
@@ -128,7 +128,7 @@ pub enum KeepArg {
     Checksum,
 }
 
-/// Make a backup the database in a directory, in the place of what is there
+/// Restore a backup into a directory, replacing the database there
 ///
 /// Nothing is deleted before it is sure that the backup is whole. Files that are not a database's stay. Another
 /// database than the one that the backup was made of is replaced only with --force.
@@ -149,7 +149,7 @@ pub struct RestoreArgs {
     /// Directory for the WALs [default: the database's]
     #[arg(long, value_name = "DIR")]
     pub wal_dir: Option<PathBuf>,
-    /// What is left of the tables there, so that less must be copied
+    /// Which existing tables to keep, so that less is copied
     #[arg(long, value_enum, default_value = "none")]
     pub keep: KeepArg,
     /// Leave the WALs there, to be replayed over the backup

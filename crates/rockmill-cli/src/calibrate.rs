@@ -154,7 +154,8 @@ pub fn run(dir: &Path, args: &SimulateArgs, out: &mut Out) -> Result<()> {
     small(&mut settings.options, 2 << 20);
     let place = dir.join(format!("rockmill-calibrate-{}", std::process::id()));
     if place.exists() {
-        return Err(CliError::usage(format!("{}: exists, and is needed for a while: remove it", place.display())));
+        let what = "already exists, and this command needs that name temporarily: remove it";
+        return Err(CliError::usage(format!("{}: {what}", place.display())));
     }
     let limits = rockmill_bench::probe(dir, PROBE_BYTES, args.seed).map_err(|e| CliError::data(e.to_string()))?;
     settings.device_read = limits.sequential_read_deep.max(limits.sequential_read);

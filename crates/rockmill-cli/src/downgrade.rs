@@ -16,7 +16,7 @@ use crate::progress;
 use crate::stats::Pieces;
 use crate::store::{self, Manner, OpenToWrite};
 
-/// Make a database one that RocksDB opens: merge away what RocksDB does not know
+/// Make a database readable by RocksDB
 ///
 /// DF-compaction (the option compaction_downforce) and classic tiered compaction (compaction_classic) leave extra
 /// sorted runs in levels, and some kinds of table share files with others. RocksDB refuses a database that has either.
@@ -80,7 +80,7 @@ pub fn run(args: &DowngradeArgs, out: &mut Out) -> Result<()> {
     };
     let left = Refused::of(&db, &families)?;
     if left.any() {
-        return Err(CliError::usage(format!("{} came while others were merged; run it again", left.words())));
+        return Err(CliError::usage(format!("{} appeared during the merge; run it again", left.words())));
     }
     drop(families);
     drop(db);

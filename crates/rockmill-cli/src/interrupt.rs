@@ -17,17 +17,19 @@ pub fn note_records(n: u64) {
 }
 
 /// Prints a line about what the command leaves when it is asked to end.
-pub fn say_at_end(what: &'static str) {
-    on_end(move || say(what));
+pub fn say_at_end(what: String) {
+    on_end(move || say(&what));
 }
 
 /// The same for `load`, whose records count.
 pub fn say_records_at_end(logged: bool) {
     on_end(move || {
-        let records = output::plural(RECORDS.load(Ordering::Relaxed), "record");
+        let count = RECORDS.load(Ordering::Relaxed);
+        let records =
+            format!("{} {} written", output::plural(count, "record"), if count == 1 { "was" } else { "were" });
         say(&match logged {
-            true => format!("{records} written, which stay; loading them again does no harm"),
-            false => format!("{records} written without a log; those in no table yet are lost"),
+            true => format!("{records} and kept; loading the input again is safe"),
+            false => format!("{records} without a log; records not yet flushed to a table are lost"),
         });
     });
 }
@@ -43,7 +45,7 @@ fn say(what: &str) {
 
 /// Has `act` called, once, when the command is asked to end, and ends the process then with the exit status that shells
 /// give to a signal. To be called before there is any other thread: those that are made later leave the signals to the
-/// one that waits for them.
+/// one that waits for them. So do processes that are made later, unless they change their signal mask.
 pub fn on_end(act: impl FnOnce() + Send + 'static) {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::zeroed();
     // SAFETY: `set` is a valid place for a set, which `sigemptyset` fills.

@@ -92,7 +92,7 @@ pub fn run(args: &LoadArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
         }
         let (were, them) = if records == 1 { ("was", "it") } else { ("were", "them") };
         let count = output::plural(records, "record");
-        let written = format!("{count} {were} written before this; loading {them} again does no harm");
+        let written = format!("{count} {were} written before this; loading {them} again is safe");
         let hint = e.hint.as_ref().map_or_else(|| written.clone(), |h| format!("{h}; {written}"));
         e.hint(hint)
     })?;

@@ -10,7 +10,7 @@
 //! | `stats.rs`, `flush.rs`, `compact.rs` | levels and amplification; manual flushes and compactions |
 //! | `tree_page.rs` | a picture of the tree |
 //! | `top/`, `running.rs` | a database that another process has open |
-//! | `downgrade.rs` | merging away what RocksDB does not know |
+//! | `downgrade.rs` | making a database readable by RocksDB |
 //! | `options.rs`, `set_options.rs` | the options that a database has stored |
 //! | `backup.rs`, `repair.rs` | backups and checkpoints; repair |
 //! | `verify/`, `dump/` | checking all files; showing one |
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == "bench") {
         // Its flags have db_bench's syntax, which clap does not parse.
-        return rockmill_bench::main_with_args(args.map(|a| a.to_string_lossy().into_owned()));
+        return rockmill_bench::main_with_args("rockmill bench", args.map(|a| a.to_string_lossy().into_owned()));
     }
     let command = shell::command();
     let args = ldb::directory_in_place(std::env::args_os().collect(), &command);
@@ -145,30 +145,41 @@ fn only_shows(command: &Command) -> bool {
     }
 }
 
-/// Tells what interrupted long commands leave.
-fn say_what_is_kept(command: &Command) {
-    match command {
-        Command::Load(args) => interrupt::say_records_at_end(args.durability.wal == args::Switch::On),
-        Command::Compact(args) if args.explain.is_none() => interrupt::say_at_end(
-            "no data is lost; what compactions have finished stays, and the same command does the rest",
-        ),
-        Command::Ingest(_) => interrupt::say_at_end("the database has all of the tables, or none of them"),
-        Command::Verify(_) => interrupt::say_at_end("not everything was checked; nothing was changed"),
+/// What an interrupted command leaves; `None` for one that is quick, or has words of its own.
+fn what_is_kept(command: &Command) -> Option<String> {
+    let text = match command {
+        Command::WriteSst(_) => "the table is incomplete and cannot be used: run the same command again, with --force",
+        Command::Ingest(_) => "the database has all of the tables, or none of them",
+        Command::Flush(_) => "no data is lost; what is not in a table yet is still in the log",
+        Command::Compact(args) if args.explain.is_none() => {
+            "no data is lost; what compactions have finished stays, and the same command does the rest"
+        }
+        Command::Downgrade(_) => "no data is lost; RocksDB may still refuse the database: run the same command again",
+        Command::Verify(_) => "not everything was checked; nothing was changed",
         Command::Backup(args) => match args.command {
-            backup::BackupCommand::Create(_) => interrupt::say_at_end(
-                "the new backup counts only if `rockmill backup list` shows it; those of before are as they were",
-            ),
-            backup::BackupCommand::Restore(_) => {
-                interrupt::say_at_end("the database is not restored in full: run the same command again");
+            backup::BackupCommand::Create(_) => {
+                "the new backup is complete only if `rockmill backup list` lists it; earlier backups are unchanged"
             }
-            _ => {}
+            backup::BackupCommand::Restore(_) => "the database is not restored in full: run the same command again",
+            _ => return None,
         },
-        _ => {}
-    }
+        Command::Checkpoint(_) => {
+            "the checkpoint is complete if its directory is there; the next attempt removes what is left otherwise"
+        }
+        Command::Repair(_) => "the database is as it was, or repaired; nothing was deleted: run the same command again",
+        Command::Stress(args) => return Some(stress::kept(args)),
+        Command::Simulate(args) => return Some(simulate::kept(args)),
+        _ => return None,
+    };
+    Some(text.to_owned())
 }
 
 fn run(cli: &Cli, out: &mut Out) -> Result<()> {
-    say_what_is_kept(&cli.command);
+    if let Command::Load(args) = &cli.command {
+        interrupt::say_records_at_end(args.durability.wal == args::Switch::On);
+    } else if let Some(text) = what_is_kept(&cli.command) {
+        interrupt::say_at_end(text);
+    }
     dispatch(cli, out)
 }
 
@@ -246,4 +257,39 @@ fn usage_error(e: &clap::Error) -> ExitCode {
         }
     }
     ExitCode::from(EXIT_USAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn long_commands_say_what_they_leave() {
+        let kept = |line: &str| {
+            let words = std::iter::once("rockmill").chain(line.split(' '));
+            what_is_kept(&Cli::try_parse_from(words).expect(line).command)
+        };
+        for line in [
+            "write-sst t.sst a.tsv",
+            "ingest db t.sst",
+            "flush db",
+            "compact db",
+            "downgrade db",
+            "verify db",
+            "backup create db b",
+            "backup restore b db",
+            "checkpoint db c",
+            "repair db",
+            "stress db",
+            "simulate --compare",
+        ] {
+            assert!(kept(line).is_some_and(|text| !text.ends_with('.')), "{line}");
+        }
+        assert!(kept("simulate --calibrate disk").is_some_and(|text| text.ends_with("* in disk may be deleted")));
+        for line in ["get db key", "backup list b", "stats db"] {
+            assert_eq!(kept(line), None, "{line}");
+        }
+    }
 }

@@ -47,8 +47,8 @@ Examples:
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --pool nats://10.0.0.5:4222
   rockmill worker --config /etc/rockmill/worker.conf
 
-A file of --config has one flag a line, without the dashes: listen = 10.0.0.7:4421. Empty lines and those that begin
-with # say nothing. What the command line says goes before.")]
+A file of --config has one flag a line, without the dashes: listen = 10.0.0.7:4421. Empty lines and lines
+starting with # are ignored. The command line takes precedence.")]
 pub struct WorkerArgs {
     /// Address and port
     #[arg(long, value_name = "ADDR", required_unless_present_any = ["config", "make_secrets"])]
@@ -193,7 +193,7 @@ fn pool(
     if servers.is_empty() {
         // For a file of flags: the command line of stores knows itself what needs what.
         return match queue.is_some() || credentials.is_some() || ca.is_some() {
-            true => Err(CliError::usage("without --pool there is no queue, no credentials and no certificates of one")),
+            true => Err(CliError::usage("--pool-queue, --pool-credentials and --pool-ca need --pool")),
             false => Ok(None),
         };
     }

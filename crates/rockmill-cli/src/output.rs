@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(wrapped("a much-too-long-word b", 8), "a\n  much-too-long-word\n  b");
         assert_eq!(wrapped("a  b", 80), "a  b", "gaps stay");
         assert_eq!(wrapped("", 80), "");
-        let long = "space amplification 1.00; a lookup asks at most 0 sorted runs; compression ratio -";
+        let long = "space amplification 1.00; a lookup searches at most 0 sorted runs; compression ratio -";
         assert!(wrapped(long, 80).lines().all(|line| line.len() <= 80));
         assert_eq!(wrapped(long, 80).replace("\n  ", " "), long, "nothing is lost");
     }

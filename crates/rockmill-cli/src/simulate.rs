@@ -360,6 +360,19 @@ impl SimulateArgs {
     }
 }
 
+/// What an interruption leaves.
+pub fn kept(args: &SimulateArgs) -> String {
+    match &args.calibrate {
+        // The databases, and the files with which the device is measured.
+        Some(dir) => format!(
+            "there are no results; rockmill-calibrate-{id}* and rockmill-probe-{id}* in {} may be deleted",
+            dir.display(),
+            id = std::process::id()
+        ),
+        None => "there are no results; nothing was written".to_owned(),
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &SimulateArgs, out: &mut Out) -> Result<()> {
     if let Some(dir) = &args.calibrate {

@@ -2,6 +2,7 @@
 //! had it open last.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +27,9 @@ use crate::tree_page;
 
 /// L0 tables at which RocksDB's default starts a compaction.
 const L0_TRIGGER: u64 = 4;
+
+/// Headings of the table of levels.
+const HEADS: [&str; 8] = ["Level", "Files", "Size", "Target", "Score", "Debt", "Entries", "Deletions"];
 
 /// Most key ranges whose sizes are requested for the picture of a tree.
 const RANGES_MAX: usize = 20_000;
@@ -395,7 +399,7 @@ pub fn run(args: &StatsArgs, family: Option<&str>, out: &mut Out) -> Result<()> 
             out.line("")?;
         }
         out.line(format!("column family {} (id {})", f.name, f.id))?;
-        out.text(format!("{}\n", level_table(f)))?;
+        out.text(level_tables(f, out.columns()))?;
         for line in words(f) {
             out.sentence(line)?;
         }
@@ -461,19 +465,41 @@ fn write_page(path: &Path, args: &StatsArgs, db: &Db, families: &[Family]) -> Re
     tree_page::write(path, &args.db, &trees)
 }
 
-fn level_table(f: &Family) -> Table {
+/// The table of levels. Where this many columns are too few for it, its cells have no blanks around them; if it is too
+/// wide even so, it continues below, because broken numbers would be hard to read.
+fn level_tables(f: &Family, columns: usize) -> String {
+    let rows = level_rows(f);
+    let fits = |table: &Table| table.lines().all(|line| line.chars().count() <= columns);
+    let padding = u16::from(fits(&level_table(&rows, 1..HEADS.len(), 1)));
+    let mut text = String::new();
+    let mut from = 1;
+    while from < HEADS.len() {
+        let to = (from + 1..=HEADS.len()).rev().find(|&to| fits(&level_table(&rows, from..to, padding)));
+        // At least one column, however narrow the terminal is.
+        let to = to.unwrap_or(from + 1);
+        let _ = writeln!(text, "{}", level_table(&rows, from..to, padding));
+        from = to;
+    }
+    text
+}
+
+/// The levels with some of their figures.
+fn level_table(rows: &[[String; HEADS.len()]], of: std::ops::Range<usize>, padding: u16) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).apply_modifier(UTF8_ROUND_CORNERS);
-    table.set_header(["Level", "Files", "Size", "Target", "Score", "Debt", "Entries", "Deletions"]);
+    table.set_header(HEADS[..1].iter().chain(&HEADS[of.clone()]));
+    for column in table.column_iter_mut() {
+        column.set_padding((padding, padding));
+    }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    table.add_rows(level_rows(f));
+    table.add_rows(rows.iter().map(|row| row[..1].iter().chain(&row[of.clone()])));
     table
 }
 
 /// The cells of the table of levels, with a row of totals.
-fn level_rows(f: &Family) -> Vec<[String; 8]> {
+fn level_rows(f: &Family) -> Vec<[String; HEADS.len()]> {
     let dash = |n: u64, text: String| if n == 0 { "-".to_owned() } else { text };
     let row = |name: String, l: &LevelRow| {
         let c = l.contents.unwrap_or_default();
@@ -489,7 +515,7 @@ fn level_rows(f: &Family) -> Vec<[String; 8]> {
             dash(c.deletions, output::count(c.deletions)),
         ]
     };
-    let mut rows: Vec<[String; 8]> = f.levels.iter().map(|l| row(format!("L{}", l.level), l)).collect();
+    let mut rows: Vec<[String; HEADS.len()]> = f.levels.iter().map(|l| row(format!("L{}", l.level), l)).collect();
     let sum = LevelRow {
         level: 0,
         files: f.files(),
@@ -508,7 +534,7 @@ fn words(f: &Family) -> Vec<String> {
     let ratio = f.compression_ratio().map_or_else(|| "-".to_owned(), |r| format!("{r:.2}"));
     let mut words = vec![
         format!(
-            "space amplification {:.2}; a lookup asks at most {}; compression ratio {ratio}",
+            "space amplification {:.2}; a lookup searches at most {}; compression ratio {ratio}",
             f.space_amplification(),
             output::plural(f.sorted_runs(), "sorted run"),
         ),
@@ -528,9 +554,8 @@ fn words(f: &Family) -> Vec<String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn pieces_and_the_index_are_shown_where_there_are_any() {
-        let family = |pieces: Option<Pieces>, tph_index: Option<TphIndex>| Family {
+    fn family(pieces: Option<Pieces>, tph_index: Option<TphIndex>) -> Family {
+        Family {
             name: "default".to_owned(),
             id: 0,
             levels: Vec::new(),
@@ -540,7 +565,41 @@ mod tests {
             keys: 0,
             pieces,
             tph_index,
-        };
+        }
+    }
+
+    #[test]
+    fn the_table_of_levels_fits_the_terminal() {
+        let mut f = family(None, None);
+        for level in 0..7 {
+            let (entries, deletions) = (23_456_789, 1_234_567);
+            f.levels.push(LevelRow {
+                level,
+                files: 1234,
+                bytes: 999 << 20,
+                target: Some(999 << 20),
+                score: 12.34,
+                debt: 999 << 20,
+                contents: Some(Contents { entries, deletions, ..Contents::default() }),
+                extra_runs: 0,
+            });
+        }
+        let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().expect("lines");
+        let piped = level_tables(&f, usize::MAX);
+        assert!(widest(&piped) > 80 && piped.contains("│ L0    ┆ 1,234 ┆"), "{piped}");
+        assert_eq!(level_tables(&f, widest(&piped)), piped, "a wide terminal shows the same table as a pipe");
+        let narrow = level_tables(&f, 80);
+        assert!(widest(&narrow) <= 80 && narrow.lines().count() == piped.lines().count(), "{narrow}");
+        let several = level_tables(&f, 40);
+        assert!(widest(&several) <= 40 && several.matches("Level").count() > 1, "{several}");
+        for text in [&narrow, &several] {
+            assert!(HEADS.iter().all(|head| text.contains(head)), "{text}");
+            assert!(text.contains("23,456,789") && text.contains("999.0 MiB"), "no number is broken: {text}");
+        }
+    }
+
+    #[test]
+    fn pieces_and_the_index_are_shown_where_there_are_any() {
         let none = family(None, None);
         assert!(none.json().get("pieces").is_none() && none.json().get("tph_index").is_none());
         assert_eq!(words(&none).len(), 2);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use comfy_table::modifiers::UTF8_ROUND_CORNERS;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, ContentArrangement, Table};
 use indicatif::ProgressBar;
 use rockmill_stress::configuration::Configuration;
 use rockmill_stress::soak::child::{self, Orders};
@@ -15,7 +15,7 @@ use rockmill_stress::soak::parent::{self, Choice, Plan};
 use rockmill_stress::soak::report::{Failure, Report};
 use rockmill_stress::soak::sample::{SAMPLES_HEAD, Trend};
 use rockmill_stress::soak::scenario::{self, SCENARIOS, Scenario};
-use rockmill_stress::soak::settings::ACTS;
+use rockmill_stress::soak::settings::{ACTS, Paths};
 use serde_json::{Map, Value, json};
 
 use crate::args::parse_size;
@@ -215,7 +215,7 @@ pub enum Pause {
 }
 
 fn parse_time(text: &str) -> std::result::Result<Duration, String> {
-    let bad = || format!("{text:?} is no time: give seconds, or a number with ms, s, m or h (for example 10m)");
+    let bad = || format!("{text:?} is not a time: use seconds, or a number with ms, s, m or h (for example 10m)");
     let at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let number: f64 = text[..at].parse().map_err(|_| bad())?;
     let unit = match &text[at..] {
@@ -249,6 +249,29 @@ pub fn child(args: &ChildArgs) -> Result<()> {
     std::process::exit(child::run(&orders).into());
 }
 
+/// What an interruption leaves. The child does not see the signal, and ends because its input does.
+pub fn kept(args: &StressArgs) -> String {
+    let all = args.scenario.as_deref() == Some("all");
+    let paths = Paths::of(&if all { of_scenario(&args.db, "SCENARIO") } else { args.db.clone() });
+    let (db, home) = (paths.db.display(), paths.home.display());
+    if all {
+        return format!("{db} and {home} of the scenario in progress are kept");
+    }
+    let scenario = args.scenario.as_deref().and_then(|name| scenario::by_name(name).ok());
+    let plan = plan_of(args, &args.db, scenario, args.duration, 0);
+    // This limit mounts the file system that the database is in.
+    let limit = plan.ok().and_then(|plan| plan.limit).filter(|limit| matches!(limit, Limit::Space(_)));
+    let limit = limit.map_or_else(String::new, |limit| format!(" --limit {limit}"));
+    format!("{db} and {home} are kept; `rockmill stress {db}{limit} --verify` compares them")
+}
+
+/// The database of one of several scenarios.
+fn of_scenario(db: &Path, scenario: &str) -> PathBuf {
+    let mut name = db.file_name().unwrap_or_default().to_owned();
+    name.push(format!("-{scenario}"));
+    db.with_file_name(name)
+}
+
 /// `rockmill stress`
 pub fn run(args: &StressArgs, out: &mut Out) -> Result<()> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
@@ -260,9 +283,7 @@ pub fn run(args: &StressArgs, out: &mut Out) -> Result<()> {
         Some("all") => {
             let part = args.duration / SCENARIOS.len() as u32;
             for s in SCENARIOS {
-                let mut name = args.db.file_name().unwrap_or_default().to_owned();
-                name.push(format!("-{}", s.name));
-                one(args, &args.db.with_file_name(name), Some(s), part, seed, out)?;
+                one(args, &of_scenario(&args.db, s.name), Some(s), part, seed, out)?;
             }
             Ok(())
         }
@@ -341,9 +362,9 @@ fn one(
             }
             // One of several scenarios: the others continue.
             if scenario.is_some() && args.scenario.as_deref() == Some("all") {
-                return out.line(format!("skipped: {name}: the limit {limit} cannot be had: {reason}"));
+                return out.line(format!("skipped: {name}: the limit {limit} is not available: {reason}"));
             }
-            return Err(CliError::usage(format!("the limit {limit} cannot be had on this machine: {reason}")));
+            return Err(CliError::usage(format!("the limit {limit} is not available on this machine: {reason}")));
         }
     };
     let bar = progress::count("stress", duration.as_secs().max(1), out.quiet);
@@ -440,8 +461,16 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
     if out.json {
         return out.json_object(&json_of(name, plan, r, verdict));
     }
+    if out.quiet { Ok(()) } else { out.text(format!("{}\n", table_of(name, plan, r, verdict, out.columns()))) }
+}
+
+/// The table at the end, at most this many columns wide.
+fn table_of(name: &str, plan: &Plan, r: &Report, verdict: &str, columns: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).apply_modifier(UTF8_ROUND_CORNERS);
+    if let Ok(columns) = u16::try_from(columns) {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
+    }
     table.set_header([name, verdict]);
     let count = output::count;
     let rows = [
@@ -512,7 +541,7 @@ fn print(name: &str, plan: &Plan, r: &Report, verdict: &str, out: &mut Out) -> R
     for (what, why) in &r.skipped {
         table.add_row([format!("skipped: {what}"), why.to_string()]);
     }
-    if out.quiet { Ok(()) } else { out.text(format!("{table}\n")) }
+    table
 }
 
 fn json_of(name: &str, plan: &Plan, r: &Report, verdict: &str) -> Value {
@@ -567,4 +596,42 @@ fn json_of(name: &str, plan: &Plan, r: &Report, verdict: &str) -> Value {
         "readings_passed_over": r.readings_passed_over,
         "trends": trends,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_fits_the_terminal() {
+        let plan = Plan::new(PathBuf::from("rockmill"), Path::new("db"));
+        let report = Report { ops: 1_234_567, oracle_downgraded: 12, oracle_passed_over: 345, ..Report::default() };
+        let lines = |columns| table_of("stress", &plan, &report, "ok", columns).lines().collect::<Vec<String>>();
+        let widest = |lines: &[String]| lines.iter().map(|line| line.chars().count()).max().expect("lines");
+        let (piped, wide, narrow) = (lines(usize::MAX), lines(200), lines(80));
+        assert!(widest(&piped) > 80, "{piped:#?}");
+        assert_eq!(wide, piped, "a wide terminal shows the same table as a pipe");
+        assert!(widest(&narrow) <= 80 && narrow.len() > wide.len(), "{narrow:#?}");
+        assert!(widest(&lines(40)) <= 40, "{:#?}", lines(40));
+        let words = |lines: &[String]| lines.concat().replace(['│', ' '], "");
+        assert!(words(&wide).contains("killedwhileacolumnfamilywascleared"));
+        assert!(narrow.iter().any(|line| line.contains("cleared")), "no word is cut: {narrow:#?}");
+    }
+
+    #[test]
+    fn an_interruption_names_what_is_kept() {
+        use crate::args::{Cli, Command};
+        use clap::Parser as _;
+
+        let said = |args: &[&str]| {
+            let cli =
+                Cli::try_parse_from([&["rockmill", "stress", "db"][..], args].concat()).expect("a good command line");
+            let Command::Stress(args) = cli.command else { panic!("another command") };
+            kept(&args)
+        };
+        assert_eq!(said(&[]), "db and db.stress are kept; `rockmill stress db --verify` compares them");
+        assert!(said(&["--limit", "space=16M"]).contains("`rockmill stress db --limit space=16777216 --verify`"));
+        assert!(said(&["--scenario", "space"]).contains("--limit space="));
+        assert!(said(&["--scenario", "all"]).starts_with("db-SCENARIO and db-SCENARIO.stress of the scenario"));
+    }
 }

@@ -193,7 +193,7 @@ fn pools_that_cannot_be_meant_are_refused() {
     s.run(&["compact", "db", "--pool-wait", "1"]).fails(2, &["--compaction-pool"]);
     let worker = |args: &[&str]| s.run(&[&["worker", "--listen", "127.0.0.1:0"], args].concat());
     worker(&["--pool", "here"]).fails(2, &["nats://HOST:PORT"]);
-    worker(&["--pool-queue", "mine"]).fails(2, &["without --pool"]);
+    worker(&["--pool-queue", "mine"]).fails(2, &["need --pool"]);
     let open = ["worker", "--listen", "0.0.0.0:0", "--allow-unauthenticated", "--pool", "nats://127.0.0.1:1"];
     s.run(&open).fails(2, &["listens at one address"]);
     s.file("credentials", "token abc\n");

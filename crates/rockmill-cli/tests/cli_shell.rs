@@ -19,7 +19,7 @@ fn commands(s: &Sandbox) -> Vec<String> {
 #[test]
 fn h_is_short_and_help_is_long() {
     let s = Sandbox::new();
-    for command in commands(&s).iter().filter(|c| *c != "bench") {
+    for command in &commands(&s) {
         let (short, long) = (s.ok(&[command, "-h"]), s.ok(&[command, "--help"]));
         assert!(short.lines().count() <= 40, "{command} -h:\n{short}");
         assert!(!short.contains("Store options") && !short.contains("Examples:"), "{command} -h:\n{short}");
@@ -27,6 +27,12 @@ fn h_is_short_and_help_is_long() {
         assert!(long.contains("Examples:") && !long.contains("--help has examples"), "{command} --help:\n{long}");
     }
     assert!(s.ok(&["load", "--help"]).contains("--write-buffer-size"));
+    let (short, long) = (s.ok(&["bench", "-h"]), s.ok(&["bench", "--help"]));
+    assert!(short.contains("--benchmarks") && !short.contains("--mix_get_ratio"), "{short}");
+    assert!(long.contains("--mix_get_ratio"), "{long}");
+    for text in [short, long, s.ok(&["bench", "compact", "-h"]), s.ok(&["bench", "offload", "--help"])] {
+        assert!(text.starts_with("rockmill bench") && !text.contains("rockmill-bench"), "{text}");
+    }
     for command in ["load", "write-sst"] {
         let short = s.ok(&[command, "-h"]);
         assert!(short.contains("--format") && short.contains("--key-column"), "what a load needs:\n{short}");

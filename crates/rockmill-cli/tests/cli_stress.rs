@@ -17,7 +17,7 @@ fn run(test: &str, args: &[&str]) -> Option<Value> {
     let all =
         [&["stress", "db", "--json", "--threads", "4", "--keys", "1500", "--column-families", "2"][..], args].concat();
     let done = s.run(&all);
-    if done.code == 2 && done.stderr.contains("cannot be had on this machine") {
+    if done.code == 2 && done.stderr.contains("is not available on this machine") {
         skip(test, &Needs::Limits.because(&done.stderr));
         return None;
     }
@@ -331,7 +331,7 @@ fn wrong_runs_are_refused() {
     s.run(&["stress", "db", "--limit", "patience=3"]).fails(2, &["patience=3", "fsize=BYTES"]);
     s.run(&["stress", "db", "--limit", "fsize=64K"]).fails(2, &["the expected state alone has"]);
     s.run(&["stress", "db", "--scenario", "calm"]).fails(2, &["calm", "kills", "soak"]);
-    s.run(&["stress", "db", "--duration", "long"]).fails(2, &["is no time"]);
+    s.run(&["stress", "db", "--duration", "long"]).fails(2, &["is not a time"]);
     assert!(!s.path("db").exists());
     let list = s.ok(&["stress", "db", "--scenario", "list"]);
     assert!(list.lines().count() >= 10 && list.contains("memory"), "{list}");

@@ -95,7 +95,7 @@ fn without_a_status_file_a_frame_is_from_manifest_and_log() {
         assert!(line(&text, "ended").contains("by the info log: "), "{text}");
     });
     let closed = s.ok(&["top", "db", "--once", "--every", "0.1"]);
-    assert!(closed.contains("no process that can be seen has it open"), "{closed}");
+    assert!(closed.contains("no visible process has it open"), "{closed}");
     s.run(&["top", "missing", "--once"]).fails(3, &["no such directory"]);
     let json = s.run(&["top", "db", "--once", "--json"]);
     assert!(json.code == 2 && json.stderr.contains("top prints no JSON"), "{}", json.stderr);

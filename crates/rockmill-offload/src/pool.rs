@@ -71,7 +71,7 @@ impl fmt::Debug for PoolCredentials {
 impl FromStr for PoolCredentials {
     type Err = io::Error;
 
-    /// Reads `token TOKEN` or `user NAME PASSWORD`. Lines that begin with `#`, and empty ones, say nothing.
+    /// Reads `token TOKEN` or `user NAME PASSWORD`. Empty lines and lines starting with `#` are ignored.
     fn from_str(text: &str) -> io::Result<Self> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();

@@ -20,7 +20,7 @@ const TLS_NAME_BYTES_MAX: usize = 90;
 /// are encrypted, and peers without TLS are refused.
 ///
 /// As text, a line for each, with its name or `self` before it, and the key of TLS that both have after the secret of a
-/// peer; empty lines and lines from `#` on say nothing:
+/// peer; empty lines and lines starting with `#` are ignored:
 ///
 /// ```text
 /// self DHHC-1:01:…:

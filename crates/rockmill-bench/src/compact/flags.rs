@@ -295,7 +295,7 @@ fn list<T: std::str::FromStr>(name: &str, text: &str) -> Result<Vec<T>> {
 }
 
 fn one<T: std::str::FromStr>(name: &str, text: &str) -> Result<T> {
-    let bad = || Error::Usage(format!("--{name}: {text:?} is no value of it"));
+    let bad = || Error::Usage(format!("--{name}: {text:?} is not a valid value"));
     if text.is_empty() {
         return Err(bad());
     }
@@ -318,20 +318,22 @@ pub(super) fn default_settings() -> Vec<(String, String)> {
 }
 
 /// The help text.
-pub(crate) fn help() -> String {
-    let mut text = String::from(
-        "rockmill bench compact: several overlapping tables of L0 merged into L1 by one job of one thread, Rockmill's\n\
+pub(crate) fn help(program: &str) -> String {
+    let mut text = format!(
+        "{program} compact: several overlapping tables of L0 merged into L1 by one job of one thread, Rockmill's\n\
          engines and RocksDB in turn on copies of the same database.\n\n\
          Example:\n\
-         \x20 rockmill bench compact --db=bench-db --peer rocksdb --values=1024 --inputs=8 --report page.html\n\n\
+         \x20 {program} compact --db=bench-db --peer rocksdb --values=1024 --inputs=8 --report page.html\n\n\
          Flags (lists are separated by commas; every combination is a case):\n",
     );
     for (name, default, what) in OWN {
         text += &format!("  --{name} (default {default})\n      {what}\n");
     }
-    text += "\nAnd those of `rockmill bench` (see `rockmill bench --help`): --db, --peer, --repeat, --json, --report, \
-             --seed,\n--compression_ratio, and every setting of a store, as target_file_size_base or block_size. Set \
-             beforehand:\n";
+    text += &format!(
+        "\nAnd those of `{program}` (see `{program} --help`): --db, --peer, --repeat, --json, --report, --seed,\n\
+         --compression_ratio, and every setting of a store, as target_file_size_base or block_size. Set \
+         beforehand:\n"
+    );
     for flag in DEFAULTS {
         text += &format!("  {flag}\n");
     }
@@ -410,6 +412,6 @@ mod tests {
         assert!(error("--block_siz=7").contains("did you mean --block_size"));
         assert!(error("--repeat=0").contains("at least 1"));
         assert!(error("fillseq").contains("flags begin with --"));
-        assert!(help().contains("--engines (default uring,pread)"));
+        assert!(help("rockmill bench").contains("--engines (default uring,pread)"));
     }
 }

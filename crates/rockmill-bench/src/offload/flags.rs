@@ -77,7 +77,7 @@ const FLAGS: [(&str, &str, &str); 17] = [
 ];
 
 fn one<T: FromStr>(name: &str, text: &str) -> Result<T> {
-    text.trim().parse().map_err(|_| Error::Usage(format!("--{name}: {text:?} is no value of it")))
+    text.trim().parse().map_err(|_| Error::Usage(format!("--{name}: {text:?} is not a valid value")))
 }
 
 impl OffloadFlags {
@@ -219,15 +219,15 @@ fn compression_name(flag: &str) -> Option<&'static str> {
 }
 
 /// The help text.
-pub(crate) fn help() -> String {
-    let mut text = String::from(
-        "rockmill bench offload: one compaction of overlapping tables of L0 into L1, done here and by a worker in turn.\n\n\
+pub(crate) fn help(program: &str) -> String {
+    let mut text = format!(
+        "{program} offload: one compaction of overlapping tables of L0 into L1, done here and by a worker in turn.\n\n\
          Without --worker it starts `rockmill worker` on this machine. Both then share its cores, so that seconds say\n\
          little about two machines; CPU of the host, round trips and bytes do.\n\n\
          With --nfs a third worker does each job, which reads and writes the same files through NFS\n\
          (scripts/bench_offload_nfs starts a server for that).\n\n\
          Example:\n\
-         \x20 rockmill bench offload --db=bench-db --mb=16,64 --json=offload.json\n\n\
+         \x20 {program} offload --db=bench-db --mb=16,64 --json=offload.json\n\n\
          Flags:\n",
     );
     for (name, default, what) in FLAGS {
@@ -255,7 +255,7 @@ mod tests {
         assert!(flags.allow_unauthenticated && flags.options_text().contains("compression=kZSTD;"));
         assert!(flags.of_size(8).contains(&"--mb=8".to_owned()));
         assert_eq!(parse("--help").unwrap_err().to_string(), Error::Usage("help".to_owned()).to_string());
-        assert!(help().contains("--mb (default 4,16,64,256)"));
+        assert!(help("rockmill bench").contains("--mb (default 4,16,64,256)"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use hdrhistogram::Histogram;
 use rockmill_page::escape;
 use rockmill_page::svg::{self, Axis, Bar, Chart, RatioRow, Scale};
 
@@ -349,15 +350,32 @@ fn throughput(report: &Report, position: usize) -> String {
     chart.finish()
 }
 
+/// Quantiles of latencies, and their microseconds.
+type Curve = Vec<(f64, f64)>;
+
+fn curve(latencies: &Histogram<u64>) -> Curve {
+    // A quantile is meaningful only if some operations are above it.
+    let known = QUANTILES.iter().filter(|q| (1.0 - **q) * latencies.len() as f64 >= 2.0);
+    known.map(|q| (*q, latencies.value_at_quantile(*q) as f64 / 1e3)).collect()
+}
+
+/// Like the table: for each quantile the median over the repetitions, as far as all of them have it.
+fn median_curve(all: &[&Curve]) -> Curve {
+    let known = all.iter().map(|line| line.len()).min().unwrap_or(0);
+    let middle = |i: usize| {
+        let of: Vec<(f64, f64)> = all.iter().filter_map(|line| line.get(i).copied()).collect();
+        let values: Vec<f64> = of.iter().map(|p| p.1).collect();
+        of.first().map(|p| (p.0, median(&values)))
+    };
+    (0..known).filter_map(middle).collect()
+}
+
 fn latencies(report: &Report, position: usize, kind: OpKind) -> String {
     let mut lines = Vec::new();
     for side in 0..report.sides.len() {
         for o in report.outcomes.iter().filter(|o| o.position == position && o.side == side) {
             let Some((_, h)) = o.record.latencies().find(|(k, _)| *k == kind) else { continue };
-            // A quantile is meaningful only if some operations are above it.
-            let known = QUANTILES.iter().filter(|q| (1.0 - **q) * h.len() as f64 >= 2.0);
-            let line: Vec<(f64, f64)> = known.map(|q| (*q, h.value_at_quantile(*q) as f64 / 1e3)).collect();
-            lines.push((side, line));
+            lines.push((side, curve(h)));
         }
     }
     let points = || lines.iter().flat_map(|(_, l)| l);
@@ -366,18 +384,11 @@ fn latencies(report: &Report, position: usize, kind: OpKind) -> String {
     let y = Axis::over("microseconds", Scale::Log, points().map(|p| p.1));
     let mut chart = Chart::new(&format!("Latency of each {}", kind.name()), x, y);
     for side in 0..report.sides.len() {
-        let its: Vec<&Vec<(f64, f64)>> = lines.iter().filter(|(s, _)| *s == side).map(|(_, line)| line).collect();
+        let its: Vec<&Curve> = lines.iter().filter(|(s, _)| *s == side).map(|(_, line)| line).collect();
         for line in its.iter().filter(|_| its.len() > 1) {
             chart.line(side, line, true);
         }
-        // Like the table: for each percentile the median over the repetitions, as far as all of them have it.
-        let known = its.iter().map(|line| line.len()).min().unwrap_or(0);
-        let middle = |i: usize| {
-            let of: Vec<(f64, f64)> = its.iter().filter_map(|line| line.get(i).copied()).collect();
-            let values: Vec<f64> = of.iter().map(|p| p.1).collect();
-            of.first().map(|p| (p.0, median(&values)))
-        };
-        let line: Vec<(f64, f64)> = (0..known).filter_map(middle).collect();
+        let line = median_curve(&its);
         if !line.is_empty() {
             chart.line(side, &line, false);
         }
@@ -668,7 +679,48 @@ pub(super) fn settings_of(sides: &[SideReport], flags: &[(String, String)]) -> S
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::record::{Done, Recorder};
+    use crate::workload::Workload;
+
+    #[test]
+    fn the_medians_line_and_the_table_agree() {
+        for repetitions in [1, 2, 3] {
+            let outcome = |repetition: usize| {
+                let mut o = Outcome::new(Workload::ReadRandom, 0, repetition, 1);
+                o.record = Recorder::new(true);
+                for i in 0..4000 {
+                    let micros = (i % 1000 + 1) * (1 + 7 * (repetition as u64 + 1) % 5);
+                    o.record.starts(Instant::now() - Duration::from_micros(micros));
+                    o.record.finished(Done::read(1));
+                }
+                o.record.elapsed = Duration::from_secs(1);
+                o
+            };
+            let report = Report {
+                machine: Machine::default(),
+                flags: Flags::default(),
+                sides: vec![SideReport { label: "a".to_owned(), ..SideReport::default() }],
+                outcomes: (0..repetitions).map(outcome).collect(),
+                spaces: vec![],
+                devices: vec![],
+                caches: None,
+                calls_not_by_tracepoints: None,
+            };
+            let table = table(&report);
+            let row = table.split("<td class=\"text\">a</td><td>").nth(1).expect("the side's row");
+            let cells: Vec<&str> = row.split("</td><td>").collect();
+            let of = |o: &Outcome| curve(o.record.latencies().next().expect("every operation is timed").1);
+            let curves: Vec<Curve> = report.outcomes.iter().map(of).collect();
+            let line = median_curve(&curves.iter().collect::<Vec<_>>());
+            for (cell, quantile) in [(1, 0.5), (2, 0.99), (3, 0.999)] {
+                let (_, micros) = line.iter().find(|point| point.0 == quantile).expect("a point of the line");
+                assert_eq!(cells[cell], short(*micros), "quantile {quantile} of {repetitions} repetitions: {row}");
+            }
+        }
+    }
 
     #[test]
     fn what_a_store_chooses_itself_is_no_warning() {

@@ -56,7 +56,7 @@ pub(crate) fn engine(name: &str) -> Result<MergeEngine> {
 pub(crate) fn engine_note(flags: &Flags, options_text: &str) -> Result<Option<String>> {
     let probe = PosixFileSystem::default().batch_probe();
     let refuse = |name: &str, why: &str| {
-        Err(Error::Run(format!("--engine={name} is not to be had on this machine: {why}; --engine=auto takes what is")))
+        Err(Error::Run(format!("--engine={name} is not available on this machine: {why}; --engine=auto uses another")))
     };
     match engine(&flags.engine)? {
         MergeEngine::Pread => Ok(None),

@@ -43,7 +43,7 @@ pub fn split(line: &str) -> Result<Vec<String>, String> {
 }
 
 fn escaped(c: Option<char>) -> Result<char, String> {
-    c.ok_or_else(|| "a backslash at the end has nothing to keep".to_owned())
+    c.ok_or_else(|| "nothing follows the backslash at the end of the line".to_owned())
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ pub fn frame(db: &str, before: Option<&Seen>, now: &Seen, width: usize) -> Vec<L
     let who = match (&now.process, now.live.as_ref(), &now.files) {
         (Some(p), ..) => format!("open in process {}", p.pid),
         (None, Some(_), _) => "open in another process".to_owned(),
-        (None, None, _) => "no process that can be seen has it open".to_owned(),
+        (None, None, _) => "no visible process has it open".to_owned(),
     };
     let up = uptime.map_or_else(String::new, |s| format!(", for {}", duration(s)));
     lines.push(vec![(Style::Bold, format!("rockmill top  {db}")), (Style::Dim, format!("   {who}{up}"))]);
@@ -329,7 +329,7 @@ fn cache_line(r: &Rates<'_>) -> Line {
     let asked = hits + misses;
     let share = match asked > 0.0 {
         true => format!("{:.1} % hits of {} blocks/s", hits / asked * 100.0, rate(asked / r.seconds)),
-        false => "not asked".to_owned(),
+        false => "no lookups".to_owned(),
     };
     titled(
         "cache",

@@ -40,7 +40,7 @@ impl FromStr for Limit {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = "fsize=BYTES, space=BYTES, files=N or memory=BYTES (for example space=64M)";
-        let bad = || format!("{text:?} is no limit: {known}");
+        let bad = || format!("{text:?} is not a limit: {known}");
         let (name, amount) = text.split_once('=').ok_or_else(bad)?;
         let (digits, shift) = match amount.as_bytes().last().map(u8::to_ascii_uppercase) {
             Some(b'K') => (&amount[..amount.len() - 1], 10),

@@ -49,6 +49,9 @@ value and writes it back; option strings and `set_options` refuse it. Where the 
 refuses the file. Options that RocksDB itself reads and ignores are taken at any value.
 ";
 
+/// What RocksDB stores for an option whose value the store chooses.
+const CHOSEN: &str = "18446744073709551614";
+
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('<', "\\<").replace("[`", "`").replace("`]", "`")
 }
@@ -62,7 +65,11 @@ fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>])
         let changes = if option.kind.is_mutable() { "yes" } else { "" };
         let own = if matches!(option.kind, Kind::Own | Kind::OwnFixed) { " Rockmill's own." } else { "" };
         let words: Vec<&str> = option.doc.iter().map(|line| line.trim()).collect();
-        let default = if default.is_empty() { "(empty)".to_owned() } else { format!("`{}`", cell(&default)) };
+        let default = match &*default {
+            "" => "(empty)".to_owned(),
+            CHOSEN => format!("the store's choice (`{CHOSEN}`)"),
+            text => format!("`{}`", cell(text)),
+        };
         let words = format!("{}{}{own}", cell(&words.join(" ")), range_words(option.name));
         let _ = writeln!(page, "| `{}` | {default} | {changes} | {words} |", option.name);
     }
