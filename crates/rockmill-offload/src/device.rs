@@ -37,6 +37,8 @@ use crate::external::ExternalInputs;
 pub(crate) const NAMESPACE: u32 = 1;
 /// Queues for reads, which are asked in turn.
 pub(crate) const READ_QUEUES: u16 = 2;
+/// Pieces of memory that a queue keeps, each of the length of a command at most.
+const SPARES_MAX: usize = 8;
 /// Keep Alive Timeout.
 const KEEP_ALIVE_MS: u32 = 10_000;
 
@@ -164,13 +166,39 @@ enum Work {
 }
 
 impl Request {
-    fn begin(&mut self, io: &mut Io<TcpLink>, namespace: &NamespaceInfo) -> Result<u16, HostError> {
+    fn begin(&mut self, io: &mut Io<TcpLink>, namespace: &NamespaceInfo, spare: &mut Spare) -> Result<u16, HostError> {
         let first = self.first;
         match &mut self.work {
-            Work::Op(op) if op.reads => io.begin_read(namespace, first, op.memory().len()),
-            Work::Op(op) => io.begin_write(namespace, first, op.memory().to_vec()),
-            Work::Read { bytes, .. } | Work::Part { bytes, .. } => io.begin_read(namespace, first, *bytes),
+            Work::Op(op) if op.reads => io.begin_read_into(namespace, first, spare.of(op.memory().len())),
+            Work::Op(op) => {
+                let mut data = spare.0.pop().unwrap_or_default();
+                data.clear();
+                data.extend_from_slice(op.memory());
+                io.begin_write(namespace, first, data)
+            }
+            Work::Read { bytes, .. } | Work::Part { bytes, .. } => {
+                io.begin_read_into(namespace, first, spare.of(*bytes))
+            }
             Work::Write { data, .. } => io.begin_write(namespace, first, std::mem::take(data)),
+        }
+    }
+
+    /// Tells who asked. Memory that nobody needs any more is kept.
+    fn ended(self, result: Result<Vec<u8>, HostError>, spare: &mut Spare) {
+        match (self.work, result) {
+            (Work::Op(mut op), Ok(data)) => {
+                let is_whole = !op.reads || op.memory().len() == data.len();
+                if op.reads && is_whole {
+                    op.memory().copy_from_slice(&data);
+                }
+                op.done(if is_whole { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) });
+                spare.keep(data);
+            }
+            (Work::Write { piece, reply, .. }, Ok(data)) => {
+                spare.keep(data);
+                drop(reply.send((piece, Ok(Vec::new()))));
+            }
+            (work, result) => Self { first: self.first, work }.end(result),
         }
     }
 
@@ -198,6 +226,25 @@ impl Request {
             }
             // Nobody waits for it any more where an earlier piece failed.
             Work::Read { piece, reply, .. } | Work::Write { piece, reply, .. } => drop(reply.send((piece, result))),
+        }
+    }
+}
+
+/// Memory of commands that have ended: the next ones have none made and cleared for them.
+#[derive(Debug, Default)]
+struct Spare(Vec<Vec<u8>>);
+
+impl Spare {
+    /// Memory of so many bytes, with anything in it.
+    fn of(&mut self, bytes: usize) -> Vec<u8> {
+        let mut memory = self.0.pop().unwrap_or_default();
+        memory.resize(bytes, 0);
+        memory
+    }
+
+    fn keep(&mut self, memory: Vec<u8>) {
+        if self.0.len() < SPARES_MAX {
+            self.0.push(memory);
         }
     }
 }
@@ -332,13 +379,14 @@ fn pump(
     begun: &mut Vec<(u16, Request)>,
     is_lost: &AtomicBool,
 ) -> Result<(), HostError> {
+    let mut spare = Spare::default();
     while let Some(next) = requests.take(io.room(), !begun.is_empty()) {
         for mut request in next {
             if is_lost.load(Ordering::Acquire) {
                 request.end(Err(HostError::Io(lost())));
                 continue;
             }
-            match request.begin(io, namespace) {
+            match request.begin(io, namespace, &mut spare) {
                 Ok(id) => begun.push((id, request)),
                 Err(e @ HostError::Ended(_)) => {
                     request.end(Err(HostError::Io(lost())));
@@ -354,7 +402,7 @@ fn pump(
         let mut i = 0;
         while let Some(&(id, _)) = begun.get(i) {
             match io.ended("a command of a job", id) {
-                Some(result) => begun.remove(i).1.end(result),
+                Some(result) => begun.remove(i).1.ended(result, &mut spare),
                 None => i += 1,
             }
         }

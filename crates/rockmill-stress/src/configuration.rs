@@ -15,6 +15,8 @@ use rockmill_kernel::Pool;
 use rockmill_kernel::instance::{COUNTERS_EXAMPLE, EXPIRE_EXAMPLE, REVERSE_EXAMPLE};
 use rockmill_skip::{Missing, Needs};
 
+use crate::workers::workers;
+
 /// The options that a configuration sets. Table options are separate because they are put into the database's options
 /// as a whole at the end.
 #[derive(Default)]
@@ -455,6 +457,11 @@ pub const AXES: &[Axis] = &[
                 d.options.set_index_inline_size(0);
             }),
         ],
+    },
+    Axis {
+        // Who does compactions: the store, or a worker over NVMe/TCP.
+        name: "worker",
+        choices: &[is("none", |_| {}), is("loopback", |d| d.options.set_compaction_workers(workers()))],
     },
     Axis { name: "flush", choices: &[is("each", |_| {}), is("atomic", |d| d.options.set_atomic_flush(true))] },
     Axis {

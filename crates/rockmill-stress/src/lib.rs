@@ -14,6 +14,7 @@
 //! | [`faults`] | each I/O call of a history fails once |
 //! | [`files`] | which files a database must have, and no others |
 //! | [`contents`] | the contents of a database, and the matching moment of a history |
+//! | [`workers`] | a worker of this process, which configurations may leave compactions to |
 //! | [`soak`] | real kills on the real file system: `rockmill stress` |
 
 #![forbid(unsafe_code)]
@@ -39,3 +40,4 @@ pub mod replay;
 pub mod shrink;
 pub mod soak;
 pub mod watch;
+pub mod workers;

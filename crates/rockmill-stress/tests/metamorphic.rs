@@ -19,6 +19,7 @@ use rockmill_stress::model::Planted;
 use rockmill_stress::replay::{Failure, Silent, Trouble};
 use rockmill_stress::shrink::Shrinker;
 use rockmill_stress::watch::Watch;
+use rockmill_stress::workers;
 
 fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -67,6 +68,24 @@ fn one_history_is_the_same_in_many_configurations() {
         Err(_) => 5,
     };
     all_agree(&Medium::Memory, seed, steps, count);
+}
+
+/// With and without a worker, in tables of each kind: the worker must have done some of the compactions.
+#[test]
+fn one_history_is_the_same_with_compactions_done_by_a_worker() {
+    let seed = env("ROCKMILL_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let steps = env("ROCKMILL_STEPS").unwrap_or(600) as usize;
+    let done = workers::counters().done;
+    let configurations = [
+        "default",
+        "worker=loopback",
+        "worker=loopback,table=tph-4,compression=zstd",
+        "worker=loopback,engine=uring,strategy=df-leveled,front=logs",
+    ];
+    let configurations = configurations.map(|text| text.parse::<Configuration>().expect("they are known"));
+    agree(&Medium::Memory, seed, steps, &configurations);
+    let done = workers::counters().done - done;
+    assert!(done > 0, "no compaction was done by the worker");
 }
 
 /// Merge programs change at each `reopen next`; they must do the same as other engines with the equivalent user code.

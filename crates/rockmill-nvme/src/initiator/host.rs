@@ -658,7 +658,21 @@ impl<L: Link> Io<L> {
         submit(&mut self.link, Command::reading(command, count * namespace.block_bytes))
     }
 
-    /// The same for a write.
+    /// The same into memory of that length, which [`Self::ended`] gives back. What is in it does not matter.
+    ///
+    /// # Errors
+    /// As [`Self::begin_read`].
+    pub fn begin_read_into(
+        &mut self,
+        namespace: &NamespaceInfo,
+        first: u64,
+        memory: Vec<u8>,
+    ) -> Result<u16, HostError> {
+        let count = self.one_command(namespace, memory.len())?;
+        submit(&mut self.link, Command::reading_into(command::read(namespace.id, first, count), memory))
+    }
+
+    /// The same for a write; [`Self::ended`] gives its memory back.
     ///
     /// # Errors
     /// As [`Self::begin_read`].
@@ -680,7 +694,8 @@ impl<L: Link> Io<L> {
         exchange(&mut self.link)
     }
 
-    /// The result of a started command, if it has ended: the data of a read. Returned only once.
+    /// The result of a started command, if it has ended: the data of a read, or the memory of a write. Returned only
+    /// once.
     pub fn ended(&mut self, what: &'static str, id: u16) -> Option<Result<Vec<u8>, HostError>> {
         let done = self.link.queue().take(id)?;
         Some(success(what, done).map(|done| done.data))

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::command::{FABRICS, FABRICS_CAPSULE_DATA, Sgl, Sqe};
 use crate::pdu::{
     Assembler, Data, Direction, Framing, H2C_DATA_MIN, IcReq, IcResp, Payload, Pdu, R2t, TERM_DATA_MAX, TermReq,
+    Waiting,
 };
 use crate::pdu_error::{FatalError, PduError};
 use crate::status::Status;
@@ -50,6 +51,8 @@ pub enum Transfer {
     None,
     /// This many bytes come from the controller.
     ToHost(u32),
+    /// As many bytes as there are here come from the controller, into this memory.
+    Into(Vec<u8>),
     /// These bytes go to the controller; less than 4 GiB.
     ToController(Vec<u8>),
 }
@@ -76,6 +79,12 @@ impl Command {
         Self { sqe, transfer: Transfer::ToHost(bytes) }
     }
 
+    /// A command that gets as many bytes as this memory has; what is in it does not matter.
+    #[must_use]
+    pub fn reading_into(sqe: Sqe, memory: Vec<u8>) -> Self {
+        Self { sqe, transfer: Transfer::Into(memory) }
+    }
+
     /// A command that sends data.
     #[must_use]
     pub fn writing(sqe: Sqe, data: Vec<u8>) -> Self {
@@ -91,7 +100,8 @@ pub struct Completion {
     pub status: Status,
     /// What it returns.
     pub result: u64,
-    /// Data from the controller; empty unless the command succeeded.
+    /// Data from the controller; empty unless the command succeeded. Of a write, the memory that its data were in, for
+    /// the next one.
     pub data: Vec<u8>,
 }
 
@@ -172,8 +182,7 @@ pub struct Queue {
     incoming: Framing,
     outgoing: Framing,
     h2c_data_max: u32,
-    output: Vec<u8>,
-    sent: usize,
+    output: Waiting,
     slots: Vec<Slot>,
     next: usize,
 }
@@ -183,7 +192,7 @@ impl Queue {
     #[must_use]
     pub fn new(config: QueueConfig) -> Self {
         let outgoing = Framing::initial(Direction::ToController, 0, 0);
-        let mut output = Vec::new();
+        let mut output = Waiting::default();
         let request = IcReq {
             format: 0,
             alignment: config.alignment.min(31),
@@ -201,7 +210,6 @@ impl Queue {
             outgoing,
             h2c_data_max: H2C_DATA_MIN,
             output,
-            sent: 0,
             slots: (1..config.entries.max(2)).map(|_| Slot::Free).collect(),
             next: 0,
         }
@@ -228,16 +236,12 @@ impl Queue {
     /// What is to be sent.
     #[must_use]
     pub fn output(&self) -> &[u8] {
-        &self.output[self.sent..]
+        self.output.unsent()
     }
 
     /// Tells that the first `count` bytes of the output were sent.
     pub fn sent(&mut self, count: usize) {
-        self.sent = (self.sent + count).min(self.output.len());
-        if self.sent == self.output.len() {
-            self.output.clear();
-            self.sent = 0;
-        }
+        self.output.sent(count);
     }
 
     /// Commands that are outstanding.
@@ -281,6 +285,10 @@ impl Queue {
             Transfer::ToHost(length) => {
                 sqe = sqe.with_sgl(Sgl::Transport { length });
                 pending.incoming = vec![0; length as usize];
+            }
+            Transfer::Into(memory) => {
+                sqe = sqe.with_sgl(Sgl::Transport { length: memory.len() as u32 });
+                pending.incoming = memory;
             }
             Transfer::ToController(data) if data.len() <= in_capsule_max as usize => {
                 sqe = sqe.with_sgl(Sgl::InCapsule { offset: 0, length: data.len() as u32 });
@@ -397,7 +405,8 @@ impl Queue {
         if let Slot::Pending(pending) = slot {
             let broken = pending.broken && status.is_success();
             let status = if broken { Status::TRANSIENT_TRANSPORT_ERROR } else { status };
-            let data = if status.is_success() { std::mem::take(&mut pending.incoming) } else { Vec::new() };
+            let memory = if pending.outgoing.is_empty() { &mut pending.incoming } else { &mut pending.outgoing };
+            let data = if status.is_success() { std::mem::take(memory) } else { Vec::new() };
             *slot = Slot::Done(Completion { status, result, data });
         }
     }
