@@ -218,6 +218,40 @@ fn an_archive_that_cannot_be_read_is_told() {
     wait_for_log_line(&fs, "it is not known how much the archive of WALs has: cannot list /fast/archive");
 }
 
+/// Logs that have more than half of the capacity are flushed although nobody writes: after an opening with a smaller
+/// capacity, and until no column family holds back too much.
+#[test]
+fn an_opening_flushes_logs_that_are_too_large() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 1 << 30);
+    o.set_data_flush_trigger_size(1 << 30);
+    o.set_index_merge_trigger_num(0);
+    let db = Db::open(&o, "/db").expect("open");
+    let second = db.create_cf("second", &o).expect("a column family");
+    for i in 0..600 {
+        let cf = if i < 300 { None } else { Some(&second) };
+        let (key, value) = (format!("key{i:05}"), vec![b'v'; 1000]);
+        cf.map_or_else(|| db.put(&key, &value), |cf| db.put_cf(cf, &key, &value)).expect("a put");
+    }
+    drop((second, db));
+    let bytes = logs(&fs, "/fast").1;
+    assert!(bytes > 600_000, "{bytes}");
+    let capacity = 650_000;
+    o.set_fast_path("/fast", capacity);
+    let db = Db::open_cf(&o, "/db", ["default", "second"]).expect("open");
+    let second = db.cf_handle("second").expect("it is there");
+    wait_until("logs are flushed", || logs(&fs, "/fast").1 < capacity / 2);
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 300);
+    assert_eq!(db.iterator_cf(&second, IteratorMode::Start).count(), 300);
+    drop((second, db));
+    // With an even smaller one, also what the second one holds back.
+    o.set_fast_path("/fast", 128 << 10);
+    let db = Db::open_cf(&o, "/db", ["default", "second"]).expect("open");
+    wait_until("logs are flushed", || logs(&fs, "/fast").1 < 64 << 10);
+    let changes = db.property_int_value(properties::INDEX_SCHEDULE_CHANGES_DEVICE).expect("a property");
+    assert!(changes <= Some(1), "the device is not short for ever: {changes:?}");
+}
+
 /// After deletions are disabled, files can be copied: a running deletion from the archive has ended by then, and no new
 /// one begins.
 #[test]
