@@ -14,6 +14,7 @@ use rockmill_io::{
 use rockmill_skip::{Needs, skip};
 
 const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
 
 fn options(fs: &MemFileSystem) -> Options {
     let mut o = Options::default();
@@ -293,6 +294,29 @@ fn a_log_with_a_second_name_is_not_written_anew() {
         assert_eq!(db.live_files().expect("a list").is_empty(), !lost);
         drop(db);
         check_durable(&fs, "a log has a second name");
+    }
+}
+
+/// A log that cannot be rewritten (a copy-on-write file system is full) does not keep the database closed: what logs
+/// hold is written as tables, and the info log says why. The same if a torn record cannot be cut off.
+#[test]
+fn what_logs_hold_becomes_tables_if_one_cannot_be_rewritten() {
+    for kind in [OpKind::Reuse, OpKind::Write, OpKind::Sync, OpKind::Truncate] {
+        let cuts = kind == OpKind::Truncate;
+        let (fs, count) = if cuts { (torn(100, false), 1499) } else { (died(), 1500) };
+        let last = logs(&fs).pop().expect("a log");
+        if !cuts {
+            fs.fail_write_back(&last).expect("a log");
+        }
+        let is_log = move |op: &rockmill_io::Op<'_>| op.kind == kind && op.path == last;
+        fs.set_fault(Box::new(move |op| is_log(op).then(|| io::Error::from_raw_os_error(ENOSPC))));
+        let db = open(&fs).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
+        fs.clear_fault();
+        assert!(!db.live_files().expect("a list").is_empty(), "{kind:?}");
+        drop(db);
+        let log = String::from_utf8(fs.read_to_vec("/db/LOG".as_ref()).expect("the info log")).expect("text");
+        assert!(log.contains("no WAL is kept, and what they hold is written as tables: IO error: cannot "), "{kind:?}");
+        check_durable_after(&fs, count, &format!("{kind:?}"));
     }
 }
 

@@ -12,6 +12,7 @@ use crate::db::catalog::install::add_files;
 use crate::db::{CfState, DbInner};
 use crate::error::{Error, Result};
 use crate::front::{CHECK_EVERY, KeptLogs, LoggedBatch, RecoveryHost, RecoveryPlan, entry_of};
+use crate::info_log::log_warn;
 use crate::version::VersionBuilder;
 
 impl DbInner {
@@ -43,6 +44,9 @@ impl DbInner {
         let recovered = self.front.recover(self, logs, &plan)?;
         if let Some(last) = recovered.last_sequence {
             self.writers.in_flight().raise_visible(last);
+        }
+        if let Some(e) = recovered.not_kept {
+            log_warn!(self.log, "no WAL is kept, and what they hold is written as tables: {e}");
         }
         Ok(recovered.kept)
     }
