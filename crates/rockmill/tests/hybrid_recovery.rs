@@ -320,6 +320,27 @@ fn what_logs_hold_becomes_tables_if_one_cannot_be_rewritten() {
     }
 }
 
+/// Values that stay in memory at an opening may be many times what the last one had there: with a larger
+/// `index_inline_size`, or of a database that had no fast path. A recovery writes tables before it takes more memory
+/// than writers may.
+#[test]
+fn a_recovery_takes_no_more_memory_than_writers_may() {
+    let fs = MemFileSystem::new();
+    let db = open(&fs).expect("open");
+    const COUNT: usize = 60_000;
+    (0..COUNT).for_each(|i| db.put(key(i), vec![b'v'; 200]).expect("a put"));
+    drop(db);
+    let mut o = options(&fs);
+    o.set_data_flush_trigger_size(16 << 10);
+    o.set_index_inline_size(1000);
+    let db = Db::open(&o, "/db").expect("open");
+    let tables = db.live_files().expect("a list").len();
+    assert!(tables > 2, "{tables} tables");
+    assert_eq!(db.iterator(IteratorMode::Start).count(), COUNT);
+    drop(db);
+    assert_eq!(open(&fs).expect("open").iterator(IteratorMode::Start).count(), COUNT);
+}
+
 /// As [`died`], with the last `lost` bytes of the newest log's last record missing: truncated, or zeros.
 fn torn(lost: u64, zeros: bool) -> MemFileSystem {
     let fs = died();

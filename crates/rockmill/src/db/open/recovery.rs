@@ -108,8 +108,8 @@ impl RecoveryHost for Arc<DbInner> {
             let state = self.state.lock();
             let pressed = self.front.memory().should_flush();
             let full = |c: &CfState| {
-                let size = c.front().active_stats().memory as usize;
-                size >= CHECK_EVERY && (pressed || c.front().is_full_of_values())
+                let size = c.front().memory_usage() as usize;
+                size >= CHECK_EVERY && (pressed || c.front().is_recovered_full())
             };
             state.families().filter(|c| full(c)).map(|c| c.cf().id).collect()
         };

@@ -299,9 +299,10 @@ impl FamilyFront {
         }
     }
 
-    /// True when a memtable with values is to be written as a table, in the middle of a log that is replayed.
-    pub fn is_full_of_values(&self) -> bool {
-        self.index.is_none() && self.is_full()
+    /// True when recovered data is to be written as a table, in the middle of a log that is replayed: a memtable with
+    /// values is full, or index tables have as much memory as writers may give them.
+    pub fn is_recovered_full(&self) -> bool {
+        self.index.map_or_else(|| self.is_full(), |index| self.memory_usage() >= index.memory_max() as u64)
     }
 
     /// Takes the recovered data, to be written as a table before the database is open; `None` without any.
