@@ -104,6 +104,154 @@ fn an_archive_has_what_the_logs_leave_of_the_capacity() {
     assert_eq!(updates(&db, since), (300, since + 1));
 }
 
+/// Waits until the info log has this.
+fn wait_for_log_line(fs: &MemFileSystem, wanted: &str) {
+    let has = || String::from_utf8(fs.read_to_vec("/db/LOG".as_ref()).expect("the info log")).expect("text");
+    wait_until(&format!("the info log has no {wanted:?}"), || has().contains(wanted));
+}
+
+/// Fails what `hit` says with this error number.
+fn fail(fs: &MemFileSystem, error: i32, hit: impl Fn(&rockmill_io::Op<'_>) -> bool + Send + 'static) {
+    fs.set_fault(Box::new(move |op| hit(op).then(|| io::Error::from_raw_os_error(error))));
+}
+
+const EACCES: i32 = 13;
+const EXDEV: i32 = 18;
+
+/// Obsolete logs that cannot be deleted take space: so writers wait, rather than exceed the capacity, and go on as soon
+/// as the logs can be deleted.
+#[test]
+fn obsolete_logs_that_cannot_be_deleted_count() {
+    let fs = MemFileSystem::new();
+    let capacity = 256 << 10;
+    let mut o = options(&fs, capacity);
+    o.set_data_flush_trigger_size(1 << 20);
+    let db = Db::open(&o, "/db").expect("open");
+    let stopped = || db.property_int_value(properties::IS_WRITE_STOPPED).expect("a property") == Some(1);
+    let (done, written) = (AtomicBool::new(false), AtomicUsize::new(0));
+    fail(&fs, EACCES, |op| op.kind == OpKind::Remove && op.path.starts_with("/fast"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in (0..).take_while(|_| !done.load(Ordering::SeqCst)) {
+                db.put(format!("{i:07}"), vec![b'v'; 1000]).expect("no writer gets an error");
+                written.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        // Writers may have had room before the first failure was known.
+        let most = capacity * 2;
+        let now = || (stopped(), written.load(Ordering::SeqCst), logs(&fs, "/fast").1);
+        wait_until("writers wait for ever", || {
+            let before = now();
+            std::thread::sleep(Duration::from_millis(500));
+            before.2 > most || before.0 && before == now()
+        });
+        let (stopped, before, bytes) = now();
+        fs.clear_fault();
+        wait_until("writers go on", || written.load(Ordering::SeqCst) > before + 1000);
+        done.store(true, Ordering::SeqCst);
+        assert!(stopped && bytes <= most, "{stopped}, {bytes} bytes");
+    });
+    wait_for_log_line(&fs, "cannot delete the obsolete WAL /fast/");
+    wait_for_log_line(&fs, "obsolete WALs for which that had failed were deleted or archived: ");
+    assert_eq!(db.iterator(IteratorMode::Start).count(), written.into_inner());
+    db.flush().expect("a flush");
+    wait_until("obsolete logs are deleted", || logs(&fs, "/fast").0 == 1);
+}
+
+/// The same at an opening.
+#[test]
+fn orphans_that_cannot_be_deleted_are_told_and_tried_again() {
+    let fs = MemFileSystem::new();
+    let o = options(&fs, 1 << 20);
+    let db = Db::open(&o, "/db").expect("open");
+    db.put("key", "value").expect("a put");
+    let held = |op: &rockmill_io::Op<'_>| op.kind == OpKind::Remove && op.path.starts_with("/fast");
+    fail(&fs, EACCES, held);
+    db.flush().expect("a flush");
+    drop(db);
+    let (before, _) = logs(&fs, "/fast");
+    let db = Db::open(&o, "/db").expect("open");
+    wait_for_log_line(&fs, "cannot delete the obsolete WAL /fast/");
+    assert!(before > 1 && logs(&fs, "/fast").0 > 1, "{before}");
+    fs.clear_fault();
+    wait_until("obsolete logs are deleted", || logs(&fs, "/fast").0 == 1);
+    drop(db);
+}
+
+/// An archive on another device gets nothing. Its logs count as if they were there: writers do not wait, and the oldest
+/// are deleted.
+#[test]
+fn logs_that_cannot_be_archived_do_not_exceed_the_capacity() {
+    let fs = MemFileSystem::new();
+    let capacity = 1 << 20;
+    let mut o = options(&fs, capacity);
+    o.set_wal_ttl_seconds(1_000_000);
+    let db = Db::open(&o, "/db").expect("open");
+    fail(&fs, EXDEV, |op| op.kind == OpKind::Rename && op.path.starts_with("/fast"));
+    for i in 0..5000_u32 {
+        db.put(format!("key{i:05}"), vec![i as u8; 1000]).expect("a put");
+        if i % 1000 == 999 {
+            wait_until("logs are too large", || logs(&fs, "/fast").1 <= capacity);
+        }
+    }
+    assert_eq!(logs(&fs, "/fast/archive").0, 0);
+    wait_for_log_line(&fs, "cannot archive the obsolete WAL /fast/");
+    wait_for_log_line(&fs, "(/fast/archive is on another device; ");
+    wait_for_log_line(&fs, "fast_capacity has no room for more");
+    let since = db.latest_sequence_number() - 300;
+    assert_eq!(updates(&db, since), (300, since + 1), "they are still read");
+    fs.clear_fault();
+    db.flush().expect("a flush");
+    wait_until("logs are archived", || logs(&fs, "/fast/archive").0 > 0 && logs(&fs, "/fast").0 == 1);
+    assert_eq!(updates(&db, since), (300, since + 1));
+}
+
+#[test]
+fn an_archive_that_cannot_be_read_is_told() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 1 << 20);
+    o.set_wal_ttl_seconds(1_000_000);
+    fail(&fs, EACCES, |op| op.kind == OpKind::ListDir && op.path.starts_with("/fast/archive"));
+    let db = Db::open(&o, "/db").expect("open");
+    db.put("key", "value").expect("a put");
+    db.flush().expect("a flush");
+    wait_for_log_line(&fs, "it is not known how much the archive of WALs has: cannot list /fast/archive");
+}
+
+/// Logs that have more than half of the capacity are flushed although nobody writes: after an opening with a smaller
+/// capacity, and until no column family holds back too much.
+#[test]
+fn an_opening_flushes_logs_that_are_too_large() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 1 << 30);
+    o.set_data_flush_trigger_size(1 << 30);
+    o.set_index_merge_trigger_num(0);
+    let db = Db::open(&o, "/db").expect("open");
+    let second = db.create_cf("second", &o).expect("a column family");
+    for i in 0..600 {
+        let cf = if i < 300 { None } else { Some(&second) };
+        let (key, value) = (format!("key{i:05}"), vec![b'v'; 1000]);
+        cf.map_or_else(|| db.put(&key, &value), |cf| db.put_cf(cf, &key, &value)).expect("a put");
+    }
+    drop((second, db));
+    let bytes = logs(&fs, "/fast").1;
+    assert!(bytes > 600_000, "{bytes}");
+    let capacity = 650_000;
+    o.set_fast_path("/fast", capacity);
+    let db = Db::open_cf(&o, "/db", ["default", "second"]).expect("open");
+    let second = db.cf_handle("second").expect("it is there");
+    wait_until("logs are flushed", || logs(&fs, "/fast").1 < capacity / 2);
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 300);
+    assert_eq!(db.iterator_cf(&second, IteratorMode::Start).count(), 300);
+    drop((second, db));
+    // With an even smaller one, also what the second one holds back.
+    o.set_fast_path("/fast", 128 << 10);
+    let db = Db::open_cf(&o, "/db", ["default", "second"]).expect("open");
+    wait_until("logs are flushed", || logs(&fs, "/fast").1 < 64 << 10);
+    let changes = db.property_int_value(properties::INDEX_SCHEDULE_CHANGES_DEVICE).expect("a property");
+    assert!(changes <= Some(1), "the device is not short for ever: {changes:?}");
+}
+
 /// After deletions are disabled, files can be copied: a running deletion from the archive has ended by then, and no new
 /// one begins.
 #[test]

@@ -14,6 +14,7 @@ use rockmill_io::{
 use rockmill_skip::{Needs, skip};
 
 const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
 
 fn options(fs: &MemFileSystem) -> Options {
     let mut o = Options::default();
@@ -294,6 +295,50 @@ fn a_log_with_a_second_name_is_not_written_anew() {
         drop(db);
         check_durable(&fs, "a log has a second name");
     }
+}
+
+/// A log that cannot be rewritten (a copy-on-write file system is full) does not keep the database closed: what logs
+/// hold is written as tables, and the info log says why. The same if a torn record cannot be cut off.
+#[test]
+fn what_logs_hold_becomes_tables_if_one_cannot_be_rewritten() {
+    for kind in [OpKind::Reuse, OpKind::Write, OpKind::Sync, OpKind::Truncate] {
+        let cuts = kind == OpKind::Truncate;
+        let (fs, count) = if cuts { (torn(100, false), 1499) } else { (died(), 1500) };
+        let last = logs(&fs).pop().expect("a log");
+        if !cuts {
+            fs.fail_write_back(&last).expect("a log");
+        }
+        let is_log = move |op: &rockmill_io::Op<'_>| op.kind == kind && op.path == last;
+        fs.set_fault(Box::new(move |op| is_log(op).then(|| io::Error::from_raw_os_error(ENOSPC))));
+        let db = open(&fs).unwrap_or_else(|e| panic!("{kind:?}: {e}"));
+        fs.clear_fault();
+        assert!(!db.live_files().expect("a list").is_empty(), "{kind:?}");
+        drop(db);
+        let log = String::from_utf8(fs.read_to_vec("/db/LOG".as_ref()).expect("the info log")).expect("text");
+        assert!(log.contains("no WAL is kept, and what they hold is written as tables: IO error: cannot "), "{kind:?}");
+        check_durable_after(&fs, count, &format!("{kind:?}"));
+    }
+}
+
+/// Values that stay in memory at an opening may be many times what the last one had there: with a larger
+/// `index_inline_size`, or of a database that had no fast path. A recovery writes tables before it takes more memory
+/// than writers may.
+#[test]
+fn a_recovery_takes_no_more_memory_than_writers_may() {
+    let fs = MemFileSystem::new();
+    let db = open(&fs).expect("open");
+    const COUNT: usize = 60_000;
+    (0..COUNT).for_each(|i| db.put(key(i), vec![b'v'; 200]).expect("a put"));
+    drop(db);
+    let mut o = options(&fs);
+    o.set_data_flush_trigger_size(16 << 10);
+    o.set_index_inline_size(1000);
+    let db = Db::open(&o, "/db").expect("open");
+    let tables = db.live_files().expect("a list").len();
+    assert!(tables > 2, "{tables} tables");
+    assert_eq!(db.iterator(IteratorMode::Start).count(), COUNT);
+    drop(db);
+    assert_eq!(open(&fs).expect("open").iterator(IteratorMode::Start).count(), COUNT);
 }
 
 /// As [`died`], with the last `lost` bytes of the newest log's last record missing: truncated, or zeros.

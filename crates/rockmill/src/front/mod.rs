@@ -82,7 +82,9 @@ pub(crate) use wal_memtable::recovery::{CHECK_EVERY, KeptLogs, RecoveryHost, Rec
 pub(crate) use wal_memtable::sealed_reads::ReadMeans;
 pub(crate) use wal_memtable::view::{FrontView, SealedRuns};
 pub(crate) use wal_memtable::wal::{Follows, Precedes};
-pub(crate) use wal_memtable::wal_files::{ARCHIVE, destroy_wals, has_updates, misses_logs, wal_dir_of, wal_numbers};
+pub(crate) use wal_memtable::wal_files::{
+    ARCHIVE, Retired, destroy_wals, has_updates, misses_logs, wal_dir_of, wal_numbers,
+};
 pub use wal_memtable::wal_files::{WalFile, WalFileType};
 
 use crate::error::Error;

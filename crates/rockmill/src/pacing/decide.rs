@@ -219,7 +219,7 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
     behind |= tree.pressure > 0.0;
     let (mut stop, mut flushing, mut first, mut schedules) = (None, None, 0.0_f64, Vec::new());
     for mut f in families {
-        if let Some(new) = reschedule(&mut f, store.at) {
+        if let Some(new) = reschedule(&mut f, store) {
             schedules.push(new);
         }
         stop = stop.or_else(|| stop_of(&f, store.logs));
@@ -242,11 +242,14 @@ pub fn decide<'a, O: Deref<Target = CfOptions>>(
 }
 
 /// Decides again when a column family's index tables are merged and flushed; from then on this determines what is due.
-fn reschedule<O: Deref<Target = CfOptions>>(f: &mut FamilyNow<'_, O>, now: Seconds) -> Option<OneSchedule> {
+fn reschedule<O: Deref<Target = CfOptions>>(f: &mut FamilyNow<'_, O>, store: StoreNow) -> Option<OneSchedule> {
+    // Little room means that flushes are late only if there is one to wait for.
+    let flushing = is_flushing(f, store.without_merging);
     let (schedule, queues) = f.index.as_mut()?;
     let control = write_control(f.load, &f.options);
     let behind = !f.options.disable_auto_compactions && (control.behind || control.pressure > 0.0);
-    let change = schedule.decide(IndexQueues { behind, ..*queues }, now);
+    let room = if flushing { queues.room } else { 1.0 };
+    let change = schedule.decide(IndexQueues { behind, room, ..*queues }, store.at);
     Some(OneSchedule { id: f.id, schedule: *schedule, change })
 }
 
@@ -538,6 +541,23 @@ mod tests {
         assert!(!of(memory(false, true, false), false) && of(memory(false, false, false), true), "an atomic flush");
         assert!(!of(memory(true, false, false), true) && of(memory(true, true, false), false), "memory is needed");
         assert!(of(memory(false, false, true), false) && of(memory(true, false, true), false), "writers wait");
+    }
+
+    /// Without a flush, the device cannot be what is short: only a new one makes room.
+    #[test]
+    fn little_room_counts_only_while_a_flush_is_due_or_runs() {
+        let (o, flush_pace) = (CfOptions::default(), FlushPace::default());
+        let of = |flushes| {
+            let schedule = IndexSchedule::new(Triggers { merge: 2, flush_bytes: 100 });
+            let queues = IndexQueues { merge: 0, flush_bytes: 60, room: 0.1, behind: false };
+            let memtables = FullMemtables { full: 1, most: 100 };
+            let index = Some((schedule, queues));
+            let f = FamilyNow { memtables, flushes, index, ..now(&o, &flush_pace, TreeLoad::default()) };
+            decide(std::iter::once(f), CALM).schedules[0].change.map(|change| change.now.flush_bytes)
+        };
+        let waiting = FlushQueue { waiting: 1, ..NO_FLUSH };
+        assert_eq!(of(waiting), None, "nobody asks for a flush");
+        assert_eq!([FlushQueue { requested: true, ..waiting }, FLUSH].map(of), [Some(200); 2]);
     }
 
     /// In one decision: triggers change, what is due by the new ones is flushed, and writers are paced to it.

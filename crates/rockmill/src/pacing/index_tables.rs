@@ -9,11 +9,11 @@
 //! | data flush | how often full tables have [`Triggers::flush_bytes`] | over 3 | the device is short |
 //!
 //! The second queue also counts as too long in two more cases. First, if less than a quarter of the memory or of the
-//! logs is left: with large triggers or large values writers reach these bounds first. Second, if compactions cannot
-//! keep up: then it is they that lack the device, and larger flushes leave them fewer runs and less to write. Without
-//! this, flushes that keep up were taken as a sign that nothing is short. Simulated with fills of 100 GB: up to a third
-//! more throughput with 4 cores, a tenth or nothing with 8 and 20. If this applied only when a tree already slows
-//! writers, the triggers would go up and down each minute at some rates.
+//! logs is left while a flush is due or runs: with large triggers or large values writers reach these bounds first.
+//! Second, if compactions cannot keep up: then it is they that lack the device, and larger flushes leave them fewer
+//! runs and less to write. Without this, flushes that keep up were taken as a sign that nothing is short. Simulated
+//! with fills of 100 GB: up to a third more throughput with 4 cores, a tenth or nothing with 8 and 20. If this applied
+//! only when a tree already slows writers, the triggers would go up and down each minute at some rates.
 //!
 //! Tables that are being merged or flushed count. The paper's first queue has all tables that are too small for a
 //! flush. With tiers, some of them wait for nothing: one of each tier may stay. So here the queue is the longest row,

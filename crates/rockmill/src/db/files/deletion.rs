@@ -7,7 +7,8 @@ use rockmill_format::filename;
 use crate::db::files::Files;
 use crate::db::{Db, DbInner};
 use crate::error::{Error, Result};
-use crate::info_log::log_info;
+use crate::front::Retired;
+use crate::info_log::{log_info, log_warn};
 use crate::sync::atomic::Ordering;
 
 impl Files {
@@ -88,7 +89,36 @@ impl DbInner {
             let oldest = state.oldest_log();
             state.logs_mut().take_obsolete(oldest)
         };
-        self.front.retire_logs(&gone, || self.files.may_delete());
+        let Retired { failed, freed } = self.front.retire_logs(&gone, || self.files.may_delete());
+        self.tell_stuck_logs(&failed);
+        self.logs_were_freed(&freed);
+    }
+
+    /// Says which obsolete WALs could not be deleted or archived.
+    pub fn tell_stuck_logs(&self, failed: &[Error]) {
+        for e in failed {
+            log_warn!(self.log, "{e}; it keeps its space, and is tried again every second");
+        }
+        if !failed.is_empty() {
+            // The next leader looks how much room there is. Under the lock: one that looks now may not know of these.
+            let _state = self.state.lock();
+            self.front.set_log_room(0);
+        }
+    }
+
+    /// Tries again to delete or archive obsolete WALs for which that failed. Called by the timer.
+    pub fn retry_stuck_logs(&self) {
+        if self.front.has_stuck_logs() {
+            self.logs_were_freed(&self.front.retry_stuck(|| self.files.may_delete()));
+        }
+    }
+
+    fn logs_were_freed(&self, numbers: &[u64]) {
+        if numbers.is_empty() {
+            return;
+        }
+        log_info!(self.log, "obsolete WALs for which that had failed were deleted or archived: {numbers:?}");
+        self.wake_all(); // writers may have waited for their space
     }
 
     /// If values stay in WALs: deletes archived WALs for which there is no room. Called by the timer.
@@ -97,8 +127,12 @@ impl DbInner {
             return;
         }
         let live = self.state.lock().logs().left_bytes() + self.front.log_size();
-        if let Some(number) = self.front.trim_archive(live, || self.files.may_delete()) {
+        let (trimmed, failed) = self.front.trim_archive(live, || self.files.may_delete());
+        if let Some(number) = trimmed {
             log_info!(self.log, "archived WALs up to {number:06}.log were deleted: fast_capacity has no room for more");
+        }
+        if let Some(e) = failed {
+            log_warn!(self.log, "{e}; it is tried again every second");
         }
     }
 

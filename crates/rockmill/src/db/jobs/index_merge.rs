@@ -43,12 +43,13 @@ impl State {
 }
 
 impl DbInner {
-    /// Does an index merge, unless a flush goes first. After a failure the column family gets no further index merges;
-    /// nothing else changes.
+    /// Does an index merge, unless a flush goes first. After a failure the column family gets no further index merges
+    /// until its next flush; nothing else changes.
     pub(super) fn do_index_merge(&self, cf: &CfData, merge: &IndexMerge) {
         let done = guarded("an index merge", || self.index_merge(cf, merge));
         if let Err(e) = &done {
-            log_warn!(self.log, "[{}] index merge failed, and there will be no other: {e}", cf.name);
+            count(&self.stats.index_merges_failed, 1);
+            log_warn!(self.log, "[{}] an index merge failed, and there is no other until a flush: {e}", cf.name);
         }
         let mut state = self.state.lock();
         if let Some(c) = state.family_mut(cf.id) {

@@ -1,6 +1,7 @@
 //! The timer thread: writes the info log to its file, dumps statistics into it now and then, writes the status file,
-//! deletes tables whose last user was a reader and archived WALs for which there is no room, releases unused rings and
-//! memory, and makes calls of listeners that no other thread has made yet.
+//! deletes tables whose last user was a reader, archived WALs for which there is no room and obsolete WALs for which
+//! that failed, begins flushes of logs that no writer begins, releases unused rings and memory, and makes calls of
+//! listeners that no other thread has made yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,10 +30,12 @@ pub(crate) fn run(db: &Arc<DbInner>) {
         db.log.alarm().wait(PERIOD);
         db.front.memory().prepare();
         db.delete_purged_files();
+        db.retry_stuck_logs();
         db.trim_archived_wals();
         db.tell_waiting();
         db.engines.trim(&*db.opts.clock);
         db.give_memory_back(&mut memory_used);
+        db.release_logs_without_writers();
         db.look_at_schedule();
         let period = u64::from(db.live().stats_dump_period_sec) * 1_000_000;
         let now = db.opts.clock.now_micros();

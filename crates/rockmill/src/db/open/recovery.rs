@@ -12,6 +12,7 @@ use crate::db::catalog::install::add_files;
 use crate::db::{CfState, DbInner};
 use crate::error::{Error, Result};
 use crate::front::{CHECK_EVERY, KeptLogs, LoggedBatch, RecoveryHost, RecoveryPlan, entry_of};
+use crate::info_log::log_warn;
 use crate::version::VersionBuilder;
 
 impl DbInner {
@@ -43,6 +44,9 @@ impl DbInner {
         let recovered = self.front.recover(self, logs, &plan)?;
         if let Some(last) = recovered.last_sequence {
             self.writers.in_flight().raise_visible(last);
+        }
+        if let Some(e) = recovered.not_kept {
+            log_warn!(self.log, "no WAL is kept, and what they hold is written as tables: {e}");
         }
         Ok(recovered.kept)
     }
@@ -104,8 +108,8 @@ impl RecoveryHost for Arc<DbInner> {
             let state = self.state.lock();
             let pressed = self.front.memory().should_flush();
             let full = |c: &CfState| {
-                let size = c.front().active_stats().memory as usize;
-                size >= CHECK_EVERY && (pressed || c.front().is_full_of_values())
+                let size = c.front().memory_usage() as usize;
+                size >= CHECK_EVERY && (pressed || c.front().is_recovered_full())
             };
             state.families().filter(|c| full(c)).map(|c| c.cf().id).collect()
         };

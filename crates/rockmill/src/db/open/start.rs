@@ -708,7 +708,7 @@ impl DbInner {
                 }
             }
         }
-        self.front.remove_orphans(&wals);
+        self.tell_stuck_logs(&self.front.remove_orphans(&wals));
     }
 }
 

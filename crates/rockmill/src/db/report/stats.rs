@@ -82,6 +82,8 @@ counters! {
     index_merge_micros,
     /// Index merges that a flush made useless.
     index_merges_stopped,
+    /// Index merges that failed. The column family gets no other until its next flush.
+    index_merges_failed,
     /// How often the schedule changed by which index tables are merged and flushed.
     index_schedule_changes,
     /// Compactions, without those that only moved tables.

@@ -64,14 +64,15 @@ impl DbInner {
         if self.front.memory().index().is_some() {
             let _ = writeln!(
                 s,
-                "Index merges: {} tables, {} entries, {} left out with {:.2} MB in logs, {:.3} s, {} stopped; schedule \
-                 changed {} times",
+                "Index merges: {} tables, {} entries, {} left out with {:.2} MB in logs, {:.3} s, {} stopped, {} failed; \
+                 schedule changed {} times",
                 c.index_tables_merged,
                 c.index_entries_merged,
                 c.index_entries_left_out,
                 c.index_bytes_left_out as f64 / MB,
                 seconds(c.index_merge_micros),
                 c.index_merges_stopped,
+                c.index_merges_failed,
                 c.index_schedule_changes
             );
             let read = self.engines.stats.log_reads();

@@ -31,11 +31,15 @@ impl DbInner {
     }
 
     /// The logs with data that is in no table. Other logs are about to be deleted, or their deletion is disabled: no
-    /// flush would free them.
+    /// flush would free them. Those that cannot be deleted leave less capacity.
     pub fn logs_now(&self, state: &State) -> LogsNow {
         let Some(index) = self.front.memory().index() else { return LogsNow::UNBOUNDED };
         let others = state.oldest_log().map(|oldest| state.logs().left_bytes_from(oldest));
-        LogsNow { newest: others.map_or(0, |_| self.front.log_size()), others: others.unwrap_or(0), ..index.logs() }
+        LogsNow {
+            newest: others.map_or(0, |_| self.front.log_size()),
+            others: others.unwrap_or(0),
+            capacity: index.capacity.saturating_sub(self.front.stuck_bytes()),
+        }
     }
 
     /// True when no immutable memtable waits for others to be merged with.

@@ -392,6 +392,11 @@ impl WriteQueue {
         self.lead_now(&mut self.inner.lock(), |q| q.may_lead(options, bytes, false, true))
     }
 
+    /// Becomes leader if no writer leads or waits.
+    pub fn try_lead_alone(&self) -> Option<Leadership<'_>> {
+        self.lead_now(&mut self.inner.lock(), |q| q.waiting.is_empty())
+    }
+
     fn lead_now(
         &self,
         q: &mut MutexGuard<'_, QueueInner>,

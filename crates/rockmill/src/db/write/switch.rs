@@ -1,5 +1,5 @@
-//! Making room: full memtables become immutable, new WALs begin, writers wait or are slowed. Only the write leader runs
-//! this code, so nobody writes meanwhile.
+//! Making room: full memtables become immutable, new WALs begin, writers wait or are slowed. Only a leader runs this
+//! code, so nobody writes meanwhile: that of a write group or, if nobody writes, the timer.
 
 use std::cell::Cell;
 
@@ -165,6 +165,33 @@ impl DbInner {
             full = with_data(state);
         }
         (full, reason)
+    }
+
+    /// Begins the flushes that are due because values stay in WALs and these are too large, if no flush does that
+    /// already and nobody writes: otherwise the next writer does it. Without writers this is so after an opening, and
+    /// when a flush has left WALs that other column families need. Called by the timer.
+    pub fn release_logs_without_writers(&self) {
+        let is_due = |state: &State| {
+            self.front.memory().index().is_some()
+                && self.logs_now(state).is_flush_due()
+                && self.paced_by(state).is_none()
+                && state.errors().of_writes().is_none()
+        };
+        if !is_due(&self.state.lock()) {
+            return;
+        }
+        let Some(_leadership) = self.writers.queue.try_lead_alone() else { return };
+        self.writers.in_flight.drain();
+        let (full, reason) = {
+            let mut state = self.state.lock();
+            if !is_due(&state) {
+                return;
+            }
+            self.full_memtables(&mut state)
+        };
+        if !full.is_empty() {
+            let _ = self.switch_memtables(&full, reason); // a failure was told, and stops writers
+        }
     }
 
     /// The length of the present WAL at which all WALs together become too large.

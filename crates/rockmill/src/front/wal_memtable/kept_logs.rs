@@ -8,8 +8,9 @@
 //! So each log is synced, and then the device is asked: the whole log is read directly, with several large reads of
 //! several logs in flight, and compared with what was replayed. If they agree, the log is durable and stays as it is.
 //! If not, or if direct reads may be served from the page cache ([`RandomAccessFile::reads_device`]), the log is
-//! rewritten in place with the same bytes, and synced: writing makes the pages dirty again. A log that has a second
-//! name is not rewritten; in that case the data of all logs is written as tables.
+//! rewritten in place with the same bytes, and synced: writing makes the pages dirty again. If a log cannot be
+//! rewritten (a copy-on-write file system may be full), or has a second name, the data of all logs is written as tables
+//! instead. Whatever part of it was rewritten, its bytes are the same, and flushes check each value that they read.
 //!
 //! The device must have what was replayed, not what is cached now: a page that was considered written may have left the
 //! cache since, and would then be read from the device. Recovery therefore keeps a hash of each block that it read.
@@ -17,16 +18,16 @@
 //! A log that was replayed does not change until recovery is over. So a thread compares it while later ones are
 //! replayed ([`ReplayedLogs`]), and an opening takes as long as the longer of the two, not their sum.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rockmill_format::log::{BLOCK_SIZE, ReadBlock, block_start};
-use rockmill_io::error::is_not_plain;
 use rockmill_io::ring::{BatchIo, BatchKind, BatchLimits, ReadOptions, ReadPlan, Span};
 use rockmill_io::{EntryKind, FileSystem, RandomAccessFile, WriteOptions};
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::has_ended;
 use crate::sync::thread::{self, JoinHandle};
@@ -126,34 +127,63 @@ impl Drop for ReplayedLogs {
     }
 }
 
+/// Why logs are not kept.
+pub(super) enum NotKept {
+    /// One cannot be cut or rewritten, so what they hold is to be written as tables.
+    Tables(Error),
+    /// One reads differently than when it was replayed: the opening fails.
+    Differs(Error),
+}
+
+impl NotKept {
+    fn of(what: &str, log: &Replayed, error: &io::Error) -> Self {
+        let differs = error.get_ref().is_some_and(|e| e.is::<Differs>());
+        let error = Error::io(format_args!("cannot {what} WAL {}", log.path.display()), error);
+        if differs { Self::Differs(error) } else { Self::Tables(error) }
+    }
+}
+
+/// A log reads differently than when it was replayed.
+#[derive(Debug)]
+struct Differs;
+
+impl fmt::Display for Differs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it reads differently the second time; nothing was changed")
+    }
+}
+
+impl std::error::Error for Differs {}
+
+fn differs() -> io::Error {
+    io::Error::other(Differs)
+}
+
 /// Cuts a log off at `end`, after its last whole record: a partial record that a power cut left must be removed,
-/// because the next recovery would take it for the end of all data. False if the file also has other names.
+/// because the next recovery would take it for the end of all data.
 ///
 /// The caller has found nothing in later logs, so what a recovery finds is the same before the cut and after it,
 /// whichever of both a crash leaves.
 ///
 /// # Errors
-/// The log cannot be cut, or reads differently than when it was replayed.
-pub(super) fn cut(fs: &dyn FileSystem, log: &mut Replayed, end: u64) -> Result<bool> {
-    let failed = |e: io::Error| Error::io(format_args!("cannot cut WAL {}", log.path.display()), &e);
-    let entry = fs.entry(&log.path).map_err(failed)?;
-    if !entry.is_some_and(|entry| entry.kind == EntryKind::File && !entry.shared) {
-        return Ok(false);
-    }
-    let begin = block_start(end);
-    let mut block = vec![0; BLOCK_SIZE];
-    let read = LogSource::open(fs, &log.path, end).and_then(|mut source| source.read_block(&mut block));
-    let read = read.map_err(failed)?;
-    if !log.hashes.agree(begin, &block[..read]) {
-        return Err(failed(differs()));
-    }
-    fs.truncate(&log.path, end).map_err(failed)?;
-    log.hashes.cut(end, &block[..(end - begin) as usize]);
-    Ok(true)
-}
-
-fn differs() -> io::Error {
-    io::Error::other("it reads differently the second time; nothing was changed")
+/// The log cannot be cut, for example since it has other names, or reads differently than when it was replayed.
+pub(super) fn cut(fs: &dyn FileSystem, log: &mut Replayed, end: u64) -> std::result::Result<(), NotKept> {
+    let cut = |log: &mut Replayed| {
+        let entry = fs.entry(&log.path)?;
+        if !entry.is_some_and(|entry| entry.kind == EntryKind::File && !entry.shared) {
+            return Err(io::Error::other("it is not a file with one name"));
+        }
+        let begin = block_start(end);
+        let mut block = vec![0; BLOCK_SIZE];
+        let read = LogSource::open(fs, &log.path, end)?.read_block(&mut block)?;
+        if !log.hashes.agree(begin, &block[..read]) {
+            return Err(differs());
+        }
+        fs.truncate(&log.path, end)?;
+        log.hashes.cut(end, &block[..(end - begin) as usize]);
+        Ok(())
+    };
+    cut(log).map_err(|e| NotKept::of("cut", log, &e))
 }
 
 /// The result for logs that are kept.
@@ -165,27 +195,23 @@ pub(super) struct Durable {
 }
 
 /// Makes logs durable with the contents that were replayed; nothing is done for those that the device is known to have.
-/// `None` if one that would have to be rewritten also has other names.
 ///
 /// # Errors
-/// A log that cannot be rewritten, or that reads differently than when it was replayed.
-pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[AskedLog]) -> Result<Option<Durable>> {
+/// A log that would have to be rewritten and cannot be, for example since it has other names, or that reads differently
+/// than when it was replayed.
+pub(super) fn make_durable(fs: &dyn FileSystem, logs: &[AskedLog]) -> std::result::Result<Durable, NotKept> {
     let mut durable = Durable { logs: Vec::with_capacity(logs.len()), anew: Vec::new() };
     let unknown: Vec<&Replayed> = logs.iter().filter(|(_, known)| known.is_none()).map(|(log, _)| log).collect();
     let mut answers = on_device(fs, &unknown, &AtomicBool::new(false)).into_iter();
     for (log, known) in logs {
         let mut size = log.hashes.bytes();
         if !known.unwrap_or_else(|| answers.next().unwrap_or(false)) {
-            let written = match write_anew(fs, &log.path, &log.hashes) {
-                Err(e) if is_not_plain(&e) => return Ok(None),
-                written => written,
-            };
-            size = written.map_err(|e| Error::io(format_args!("cannot keep WAL {}", log.path.display()), &e))?;
+            size = write_anew(fs, &log.path, &log.hashes).map_err(|e| NotKept::of("rewrite", log, &e))?;
             durable.anew.push(log.number);
         }
         durable.logs.push((log.number, size));
     }
-    Ok(Some(durable))
+    Ok(durable)
 }
 
 /// For each log: whether the device is known to have all of what was replayed. Ends early once `stop` is set; the rest

@@ -13,7 +13,6 @@ use crate::memtable::{
     BLOCK_SIZE_MIN, MemTable, MemTableFilter, MemoryPool, arena_step, memory_when_full_min, step_of_shards,
 };
 use crate::options::{CfOptions, DbOptions};
-use crate::pacing::decide::LogsNow;
 use crate::pacing::index_tables::Triggers;
 
 /// The most bytes of a memtable's filter, whatever the two options result in: ten bits for each of 13 million keys.
@@ -37,11 +36,6 @@ impl IndexTables {
     /// Bytes of memory of full ones at which writers stop.
     pub fn memory_max(&self) -> usize {
         self.given.memory_max(self.size)
-    }
-
-    /// Empty logs.
-    pub fn logs(&self) -> LogsNow {
-        LogsNow { capacity: self.capacity, ..LogsNow::UNBOUNDED }
     }
 
     fn of(options: &DbOptions) -> Option<Self> {

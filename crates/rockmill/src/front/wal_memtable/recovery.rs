@@ -8,7 +8,7 @@ use rockmill_format::log::{DamageKind, LogEvent, LogReader, RecoveryAction, Reco
 use rockmill_format::{FormatError, SequenceNumber};
 
 use super::WalMemtable;
-use super::kept_logs::{self, Durable, Replayed, ReplayedLogs};
+use super::kept_logs::{self, Durable, NotKept, Replayed, ReplayedLogs};
 use super::wal::{Follows, Precedes, open_values};
 use crate::error::{Error, Result};
 use crate::memtable::log_values::{LogFile, LoggedBatch};
@@ -73,6 +73,8 @@ pub(crate) struct Recovered {
     pub last_sequence: Option<SequenceNumber>,
     /// Logs whose data is to stay in memory.
     pub kept: Option<KeptLogs>,
+    /// Why none are kept although nothing that was replayed prevents it.
+    pub not_kept: Option<Error>,
 }
 
 /// The state of replaying the WALs.
@@ -183,7 +185,7 @@ impl WalMemtable {
         let keep = plan.may_keep() && !replay.irregular && replay.any;
         let follows = Follows { wal: replay.last_wal, end: replay.next };
         let (last_sequence, oldest) = (replay.any.then(|| replay.next - 1), host.oldest_log());
-        let mut kept = None;
+        let (mut kept, mut not_kept) = (None, None);
         if keep {
             // Their data must be durable before anything that is written and synced from now on.
             let mut read = replay.logs.finish(oldest.unwrap_or(u64::MAX));
@@ -192,14 +194,14 @@ impl WalMemtable {
                 let mut logs = read.iter_mut().map(|(log, _)| log);
                 Some((torn, logs.find(|log| log.number == torn.log)?))
             });
-            let whole = match torn {
-                Some((torn, log)) => kept_logs::cut(&*self.fs, log, torn.end)?,
-                None => true,
-            };
-            let durable = if whole { kept_logs::make_durable(&*self.fs, &read)? } else { None };
-            kept = durable.map(|Durable { logs, anew }| KeptLogs { logs, anew, torn: replay.torn, follows });
+            let cut = torn.map_or(Ok(()), |(torn, log)| kept_logs::cut(&*self.fs, log, torn.end));
+            match cut.and_then(|()| kept_logs::make_durable(&*self.fs, &read)) {
+                Ok(Durable { logs, anew }) => kept = Some(KeptLogs { logs, anew, torn: replay.torn, follows }),
+                Err(NotKept::Tables(e)) => not_kept = Some(e),
+                Err(NotKept::Differs(e)) => return Err(e),
+            }
         }
-        Ok(Recovered { last_sequence, kept })
+        Ok(Recovered { last_sequence, kept, not_kept })
     }
 
     /// Looks for a log that is named and missing. `named` has the number and what names it. Fails if that log is known

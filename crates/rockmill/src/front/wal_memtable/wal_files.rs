@@ -10,8 +10,12 @@
 //!
 //! If values stay in WALs, `fast_capacity` also bounds the archive: the oldest files are deleted while archived and
 //! needed WALs together exceed it. Writers never wait for the archive.
+//!
+//! An obsolete WAL that cannot be deleted or archived is *stuck*: it still takes space, and is tried again each second.
+//! Needed WALs may have less of `fast_capacity` meanwhile. One that only cannot be archived counts as archived instead,
+//! so it is deleted if there is no room.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -114,11 +118,32 @@ pub(super) struct Retention {
     recycled_max: usize,
     /// When the archive was last checked, in seconds since the Unix epoch.
     archive_purged: AtomicU64,
-    /// The archive has other files than [`Self::archived`] says.
+    /// The archive has other files than [`Obsolete::archived`] says.
     archive_changed: AtomicBool,
-    /// Numbers and lengths of archived WALs, oldest first; used if values stay in WALs. Deletions from the archive hold
-    /// the lock; no writer takes it.
-    archived: Mutex<VecDeque<(u64, u64)>>,
+    /// Deletions from the archive and of stuck WALs hold the lock; no writer takes it.
+    obsolete: Mutex<Obsolete>,
+    /// Bytes of obsolete WALs that needed ones cannot have.
+    stuck_bytes: AtomicU64,
+}
+
+/// Obsolete WALs that still exist.
+#[derive(Debug, Default)]
+struct Obsolete {
+    /// Numbers and lengths of archived ones, oldest first; used if values stay in WALs.
+    archived: VecDeque<(u64, u64)>,
+    /// The same of stuck ones.
+    stuck: BTreeMap<u64, u64>,
+    /// A failure in the archive was told, and there was no success since.
+    told: bool,
+}
+
+/// What became of obsolete WALs.
+#[derive(Debug, Default)]
+pub(crate) struct Retired {
+    /// Why some are stuck since now.
+    pub failed: Vec<Error>,
+    /// Those that are no longer stuck.
+    pub freed: Vec<u64>,
 }
 
 impl Retention {
@@ -129,7 +154,8 @@ impl Retention {
             recycled_max: options.recycle_log_file_num,
             archive_purged: AtomicU64::new(0),
             archive_changed: AtomicBool::new(true),
-            archived: Mutex::default(),
+            obsolete: Mutex::default(),
+            stuck_bytes: AtomicU64::new(0),
         }
     }
 
@@ -150,35 +176,94 @@ impl WalMemtable {
 
     /// Archives, keeps for reuse, or deletes WALs that are not needed any more. Holds no lock that a writer needs
     /// meanwhile. `may_delete`: from the archive, see [`Self::await_archive`].
-    pub fn retire_logs(&self, numbers: &[u64], may_delete: impl Fn() -> bool) {
+    pub fn retire_logs(&self, numbers: &[u64], may_delete: impl Fn() -> bool) -> Retired {
         self.wal.forget(numbers);
-        for &number in numbers {
-            if !self.wal.keep_for_reuse(number, self.retention.recycled_max) {
-                self.remove_log(number);
+        let reused = |number| self.wal.keep_for_reuse(number, self.retention.recycled_max);
+        let failed = self.remove_logs(numbers.iter().copied().filter(|&number| !reused(number)));
+        self.purge_archive(&may_delete);
+        Retired { failed, freed: self.retry_stuck(may_delete) }
+    }
+
+    /// Archives or deletes the WALs in the directory that are not `live`. Returns the failures.
+    pub fn remove_orphans(&self, live: &[u64]) -> Vec<Error> {
+        let names = match self.fs.list_dir(&self.dir) {
+            Ok(names) => names,
+            Err(e) => return vec![Error::io(format_args!("cannot list {}", self.dir.display()), &e)],
+        };
+        self.remove_logs(wal_numbers(&names).into_iter().filter(|n| !live.contains(n)))
+    }
+
+    /// Archives or deletes WALs. Those for which that fails are stuck.
+    fn remove_logs(&self, numbers: impl Iterator<Item = u64>) -> Vec<Error> {
+        let mut failed = Vec::new();
+        for number in numbers {
+            if let Err(e) = self.remove_log(number) {
+                let bytes = self.fs.file_size(&self.log_path(number)).unwrap_or(0);
+                let mut obsolete = self.retention.obsolete.lock();
+                obsolete.stuck.insert(number, bytes);
+                self.count_stuck(&obsolete);
+                failed.push(e);
             }
         }
-        self.purge_archive(may_delete);
+        failed
     }
 
-    /// Archives or deletes the WALs in the directory that are not `live`.
-    pub fn remove_orphans(&self, live: &[u64]) {
-        let Ok(names) = self.fs.list_dir(&self.dir) else { return };
-        for number in wal_numbers(&names).into_iter().filter(|n| !live.contains(n)) {
-            self.remove_log(number);
-        }
-    }
-
-    /// Archives or deletes a WAL. If that fails, it is tried again at the next open.
-    fn remove_log(&self, number: u64) {
+    /// Archives or deletes a WAL.
+    fn remove_log(&self, number: u64) -> Result<()> {
         let (fs, from) = (&self.fs, self.log_path(number));
-        if self.retention.archives() {
-            let archive = self.archive();
-            let _ =
-                fs.create_dir(&archive, false).and_then(|()| fs.rename(&from, &archive.join(filename::wal(number))));
-            self.retention.archive_changed.store(true, Ordering::Release);
-        } else {
-            let _ = fs.remove(&from);
+        let (done, what, archive) = match self.retention.archives() {
+            true => {
+                let archive = self.archive();
+                let to = archive.join(filename::wal(number));
+                let done = fs.create_dir(&archive, false).and_then(|()| fs.rename(&from, &to));
+                self.retention.archive_changed.store(true, Ordering::Release);
+                (done, "archive", archive)
+            }
+            false => (fs.remove(&from), "delete", PathBuf::new()),
+        };
+        let Err(e) = done else { return Ok(()) };
+        if e.kind() == io::ErrorKind::NotFound && !fs.exists(&from).unwrap_or(true) {
+            return Ok(()); // somebody else removed it
         }
+        let hint = match e.kind() {
+            io::ErrorKind::CrossesDevices => format!(
+                " ({} is on another device; WALs are renamed to archive them, so make it a directory of the same file \
+                 system, or turn WAL_ttl_seconds and WAL_size_limit_MB off)",
+                archive.display()
+            ),
+            _ => String::new(),
+        };
+        Err(Error::io(format_args!("cannot {what} the obsolete WAL {}{hint}", from.display()), &e))
+    }
+
+    /// True if an obsolete WAL could not be archived or deleted.
+    pub fn has_stuck_logs(&self) -> bool {
+        !self.retention.obsolete.lock().stuck.is_empty()
+    }
+
+    /// Tries again to archive or delete stuck WALs. Returns those for which it worked.
+    pub fn retry_stuck(&self, may_delete: impl Fn() -> bool) -> Vec<u64> {
+        let mut obsolete = self.retention.obsolete.lock();
+        if obsolete.stuck.is_empty() || !may_delete() {
+            return Vec::new();
+        }
+        let freed: Vec<u64> =
+            obsolete.stuck.keys().copied().filter(|&number| self.remove_log(number).is_ok()).collect();
+        obsolete.stuck.retain(|number, _| !freed.contains(number));
+        self.count_stuck(&obsolete);
+        freed
+    }
+
+    /// Counts the bytes of stuck WALs. If WALs are archived, [`Self::trim_archive`] does this.
+    fn count_stuck(&self, obsolete: &Obsolete) {
+        if !self.retention.archives() {
+            self.retention.stuck_bytes.store(obsolete.stuck.values().sum(), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of obsolete WALs that cannot be deleted.
+    pub fn stuck_bytes(&self) -> u64 {
+        self.retention.stuck_bytes.load(Ordering::Relaxed)
     }
 
     /// If WALs are to be archived, refuses an archive that is a link: files would be moved to, and deleted from,
@@ -199,7 +284,7 @@ impl WalMemtable {
 
     /// Waits for deletions from the archive that have begun. Those that come later ask whether they may.
     pub fn await_archive(&self) {
-        drop(self.retention.archived.lock());
+        drop(self.retention.obsolete.lock());
     }
 
     /// Something bounds all that is archived, see [`Self::trim_archive`].
@@ -207,43 +292,65 @@ impl WalMemtable {
         self.retention.archives() && self.memory.index().is_some()
     }
 
-    /// Deletes the oldest archived WALs while all of them and `live` bytes of WALs exceed `fast_capacity` minus the
-    /// length of one WAL, because that much may be written before the next check. Returns the number of the newest that
-    /// was deleted. `may_delete`: see [`Self::await_archive`].
-    pub fn trim_archive(&self, live: u64, may_delete: impl Fn() -> bool) -> Option<u64> {
-        let capacity = self.memory.index().filter(|_| self.retention.archives())?.capacity;
+    /// Deletes the oldest archived or stuck WALs while all of them and `live` bytes of WALs exceed `fast_capacity`
+    /// minus the length of one WAL, because that much may be written before the next check. Returns the number of the
+    /// newest that was deleted, and the first failure after a success. `may_delete`: see [`Self::await_archive`].
+    pub fn trim_archive(&self, live: u64, may_delete: impl Fn() -> bool) -> (Option<u64>, Option<Error>) {
+        let index = self.memory.index().filter(|_| self.retention.archives());
+        let (Some(capacity), Ok(fs)) = (index.map(|i| i.capacity), beneath(&*self.fs, &self.dir)) else {
+            return (None, None);
+        };
         let archive = self.archive();
-        let fs = beneath(&*self.fs, &self.dir).ok()?;
-        let mut archived = self.retention.archived.lock();
+        let mut guard = self.retention.obsolete.lock();
         if !may_delete() {
-            return None;
+            return (None, None);
         }
+        let obsolete = &mut *guard;
+        let mut failed = None;
         if self.retention.archive_changed.swap(false, Ordering::AcqRel) {
-            // A missing directory counts as empty.
-            let numbers = wal_numbers(&fs.list_dir(&archive).unwrap_or_default());
+            let names = match fs.list_dir(&archive) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+                names => names,
+            };
             let length = |n| fs.file_size(&archive.join(filename::wal(n))).unwrap_or(0);
-            *archived = numbers.into_iter().map(|n| (n, length(n))).collect();
-        }
-        let mut all = archived.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        let longest = archived.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
-        let mut trimmed = None;
-        while let Some(&(number, bytes)) = archived.front() {
-            if live.saturating_add(all).saturating_add(longest) <= capacity {
-                break;
+            match names {
+                Ok(names) => obsolete.archived = wal_numbers(&names).into_iter().map(|n| (n, length(n))).collect(),
+                Err(e) => {
+                    let what = "it is not known how much the archive of WALs has: cannot list";
+                    failed = Some(Error::io(format_args!("{what} {}", archive.display()), &e));
+                }
             }
-            match fs.remove(&archive.join(filename::wal(number))) {
+        }
+        let (archived, stuck) = (&mut obsolete.archived, &mut obsolete.stuck);
+        let bytes = || archived.iter().map(|(_, bytes)| bytes).chain(stuck.values()).copied();
+        let (mut all, longest) = (bytes().sum::<u64>(), bytes().max().unwrap_or(0));
+        let (mut trimmed, mut cannot_delete) = (None, false);
+        while live.saturating_add(all).saturating_add(longest) > capacity {
+            let oldest = [archived.front().copied(), stuck.first_key_value().map(|(n, bytes)| (*n, *bytes))];
+            let Some((number, bytes)) = oldest.into_iter().flatten().min() else { break };
+            let name = filename::wal(number);
+            let path = if stuck.contains_key(&number) { self.dir.join(name) } else { archive.join(name) };
+            match fs.remove(&path) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    // Tried again at the next look.
-                    self.retention.archive_changed.store(true, Ordering::Release);
+                    let what = "fast_capacity has no room for an archived WAL: cannot delete";
+                    failed = Some(Error::io(format_args!("{what} {}", path.display()), &e));
+                    cannot_delete = true;
                     break;
                 }
                 _ => {}
             }
-            archived.pop_front();
+            if stuck.remove(&number).is_none() {
+                archived.pop_front();
+            }
             all -= bytes;
             trimmed = Some(number);
         }
-        trimmed
+        self.retention.stuck_bytes.store(if cannot_delete { all } else { 0 }, Ordering::Relaxed);
+        if failed.is_some() {
+            self.retention.archive_changed.store(true, Ordering::Release); // tried again at the next look
+        }
+        let told = std::mem::replace(&mut obsolete.told, failed.is_some());
+        (trimmed, failed.filter(|_| !told))
     }
 
     /// Deletes what the archive need not keep.
@@ -252,7 +359,7 @@ impl WalMemtable {
         if !self.retention.archives() {
             return;
         }
-        let _archived = self.retention.archived.lock();
+        let _obsolete = self.retention.obsolete.lock();
         if !may_delete() {
             return;
         }
