@@ -82,6 +82,24 @@ fn flag(d: &mut Decoder<'_>) -> Result<bool, FormatError> {
 }
 
 impl Message {
+    /// The name of its kind, for errors: its fields may be long.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "Hello",
+            Self::Welcome { .. } => "Welcome",
+            Self::Auth(_) => "Auth",
+            Self::Offer { .. } => "Offer",
+            Self::Accepted { .. } => "Accepted",
+            Self::Refused { .. } => "Refused",
+            Self::Progress { .. } => "Progress",
+            Self::Done { .. } => "Done",
+            Self::Cancel { .. } => "Cancel",
+            Self::Ping { .. } => "Ping",
+            Self::Pong { .. } => "Pong",
+            Self::Idle => "Idle",
+        }
+    }
+
     /// The message as a frame.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
 use rockmill_nvme::tcp::{ClientTls, Cutter, ServerTls};
 
-use crate::channel::Channel;
+use crate::channel::{Channel, LongBodies};
 use crate::device::{NvmeDevice, Place};
 use crate::message::Message;
 use crate::metrics::WorkerMetrics;
@@ -158,6 +158,8 @@ pub(crate) struct Shared {
     set_aside: Mutex<HashMap<Ticket, bool>>,
     /// Connections of stores that there are.
     open: AtomicUsize,
+    /// As many specs come at a time as there are jobs at a time.
+    long_bodies: Arc<LongBodies>,
     counted: Counted,
     /// When somebody was told of a store that was refused.
     told: Mutex<Option<Duration>>,
@@ -188,6 +190,7 @@ impl Worker {
         let machine = WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock));
         let machine = machine.with_engine(config.engine).map_err(|e| bad_configuration(e.message()))?;
         let shared = Arc::new(Shared {
+            long_bodies: LongBodies::new(config.jobs_max.max(1)),
             machine,
             config,
             tls,
@@ -458,6 +461,7 @@ impl Shared {
         let peer = stream.peer_addr()?;
         let stops = || self.stops();
         let mut channel = Channel::accept(stream, self.tls.as_ref(), Arc::clone(&self.clock), &stops)?;
+        channel.share(&self.long_bodies);
         let store = channel.greet_store(&self.config.name, self.config.secrets.as_ref(), &stops)?;
         count(&self.counted.connections, 1);
         let first = channel.next(&stops)?;
