@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rockmill::internals::{DEVICE_BLOCK, DeviceOp, WorkerDevice};
@@ -32,6 +33,8 @@ use rockmill_nvme::tcp::{ClientTls, Cutter, LinkCounters, TcpHost, TcpLink};
 
 /// The only namespace of a job's subsystem.
 pub(crate) const NAMESPACE: u32 = 1;
+/// Time limit for connecting to a device.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Keep Alive Timeout.
 const KEEP_ALIVE_MS: u32 = 10_000;
 
@@ -260,11 +263,14 @@ fn pump(
 }
 
 impl NvmeDevice {
-    /// Connects.
+    /// Connects. `cutter` ends the connections, also before all are open.
     ///
     /// # Errors
     /// Why that failed.
-    pub fn connect(place: Place, clock: Arc<dyn Clock>) -> io::Result<Self> {
+    pub fn connect_cuttable(place: Place, cutter: Cutter, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        // One limit for all connections and what is asked until they are ready: each step has a limit of its own, and
+        // a store decides how many steps there are.
+        cutter.set_limit(Some(Duration::from_nanos(clock.monotonic_nanos()) + CONNECT_TIMEOUT));
         // What TLS carries it has sealed already.
         let digests = place.tls.is_none();
         let config = HostConfig {
@@ -275,7 +281,8 @@ impl NvmeDevice {
             auth: place.auth,
             queue: QueueConfig { header_digest: digests, data_digest: digests, ..QueueConfig::default() },
         };
-        let host = TcpHost::connect_with(place.address, config, place.tls, clock).map_err(failed)?;
+        let host = TcpHost::connect_cuttable(place.address, config, place.tls, Some(cutter.clone()), clock);
+        let host = host.map_err(failed)?;
         let namespace = host.admin(|admin| admin.set_queues(2).and_then(|_| admin.namespace(NAMESPACE)));
         let namespace = namespace.map_err(failed)?;
         if namespace.block_bytes as usize != DEVICE_BLOCK {
@@ -284,13 +291,10 @@ impl NvmeDevice {
         // Each block of a table has a checksum, which whoever reads it for a job compares: to compute another one of
         // all that is read would cost the store as much again. What is written has digests, since a store may look at
         // a part of that alone.
-        let mut reads = host.io_queue_with(1, |queue| queue.data_digest = false).map_err(failed)?;
+        let reads = host.io_queue_with(1, |queue| queue.data_digest = false).map_err(failed)?;
         // Data in a capsule would overtake what the store still has to ask for.
-        let mut writes = host.io_queue_with(2, |queue| queue.in_capsule_max = 0).map_err(failed)?;
-        let mut cutter = Cutter::default();
-        cutter.add(reads.link())?;
-        cutter.add(writes.link())?;
-        host.admin(|admin| cutter.add(admin.link()))?;
+        let writes = host.io_queue_with(2, |queue| queue.in_capsule_max = 0).map_err(failed)?;
+        cutter.set_limit(None);
         let transfer_max = (host.controller().transfer_max() as usize).max(DEVICE_BLOCK);
         let is_lost = Arc::<AtomicBool>::default();
         let reads = Pump::start("nvme-reads", reads, namespace, &is_lost)?;
@@ -298,12 +302,10 @@ impl NvmeDevice {
         Ok(Self { namespace, transfer_max, reads, writes, cutter, host })
     }
 
-    /// What ends its connections while others use it.
-    ///
-    /// # Errors
-    /// There are too few descriptors.
-    pub fn cutter(&self) -> io::Result<Cutter> {
-        self.cutter.try_clone()
+    /// Connects, for tests that cut nothing.
+    #[cfg(test)]
+    pub fn connect(place: Place, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        Self::connect_cuttable(place, Cutter::default(), clock)
     }
 
     /// What went over its connections.

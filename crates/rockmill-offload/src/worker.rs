@@ -286,35 +286,6 @@ struct Offer {
     spec: Vec<u8>,
 }
 
-/// The connections of a job, for the thread that may have to end them.
-#[derive(Debug)]
-enum Line {
-    /// There are none yet.
-    Opening,
-    Open(Cutter),
-    /// The job is over: none is to be used any more.
-    Cut,
-}
-
-impl Line {
-    /// Takes the connections. An error if the job is over already.
-    fn open(line: &Mutex<Self>, cutter: Cutter) -> io::Result<()> {
-        let mut line = line.lock();
-        if matches!(*line, Self::Cut) {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the job is over"));
-        }
-        *line = Self::Open(cutter);
-        Ok(())
-    }
-
-    /// Ends the connections, and any call that waits for an answer on them.
-    fn cut(line: &Mutex<Self>) {
-        if let Self::Open(cutter) = std::mem::replace(&mut *line.lock(), Self::Cut) {
-            cutter.cut();
-        }
-    }
-}
-
 impl Shared {
     fn stops(&self) -> bool {
         self.stops.load(Ordering::Acquire)
@@ -563,12 +534,12 @@ impl Shared {
         place: Place,
     ) -> io::Result<(JobResult, RemoteUsage)> {
         let job = Arc::new(WorkerJob::default());
-        let line = Mutex::new(Line::Opening);
+        let cutter = Cutter::default();
         let (ends, ended) = mpsc::channel();
         thread::scope(|scope| {
-            let (line, handle) = (&line, Arc::clone(&job));
+            let (connections, handle) = (cutter.clone(), Arc::clone(&job));
             let merging = thread::Builder::new().name("worker-merge".into()).spawn_scoped(scope, move || {
-                let _ = ends.send(self.merge(spec, place, &handle, line)); // it is waited for below
+                let _ = ends.send(self.merge(spec, place, connections, &handle)); // it is waited for below
             })?;
             let stops = || self.stops();
             let began = self.now();
@@ -595,7 +566,7 @@ impl Shared {
                 }
             };
             job.cancel();
-            Line::cut(line);
+            cutter.cut(); // also while they are being opened
             let _ = merging.join(); // nothing of it is used, and a panic of it ended the job, no more
             Err(lost)
         })
@@ -606,11 +577,10 @@ impl Shared {
         &self,
         spec: &JobSpec,
         place: Place,
+        cutter: Cutter,
         job: &Arc<WorkerJob>,
-        line: &Mutex<Line>,
     ) -> io::Result<(JobResult, RemoteUsage)> {
-        let device = Arc::new(NvmeDevice::connect(place, Arc::clone(&self.clock))?);
-        Line::open(line, device.cutter()?)?;
+        let device = Arc::new(NvmeDevice::connect_cuttable(place, cutter, Arc::clone(&self.clock))?);
         let result = self.machine.run(spec, Arc::clone(&device) as Arc<dyn WorkerDevice>, job);
         let went = device.counters();
         let c = &self.counted;
