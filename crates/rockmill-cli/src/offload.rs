@@ -129,7 +129,8 @@ pub struct OffloadArgs {
     pub worker_input_min: Option<u64>,
     /// How many compactions each worker of the list gets at a time; as `rockmill worker --jobs` of these workers
     /// [default: 1]
-    #[arg(long, value_name = "N", requires = "compaction_workers", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", requires = "compaction_workers", conflicts_with = "compaction_pool")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub worker_jobs: Option<u32>,
     /// What is read of the tables that workers wrote: all, or all but the data and a part of that, as 10% [default:
     /// all]
