@@ -336,7 +336,8 @@ fn idle_connections_keep_nobody_out() {
     assert_eq!(idle[2].read(&mut [0; 1]).unwrap(), 0);
     // Now all places are taken.
     assert!(connect().read(&mut [0; 1]).map_or(true, |n| n == 0));
-    (io.flush(1).unwrap(), second.flush(1).unwrap());
+    io.flush(1).unwrap();
+    second.flush(1).unwrap();
     host.admin(|admin| admin.keep_alive()).unwrap();
 }
 
