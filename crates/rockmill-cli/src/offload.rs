@@ -128,6 +128,11 @@ pub struct OffloadArgs {
     /// Smaller compactions are done here [default: 16M]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "who_compacts")]
     pub worker_input_min: Option<u64>,
+    /// How many compactions each worker of the list gets at a time; as `rockmill worker --jobs` of these workers
+    /// [default: 1]
+    #[arg(long, value_name = "N", requires = "compaction_workers", conflicts_with = "compaction_pool")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub worker_jobs: Option<u32>,
     /// What is read of the tables that workers wrote: all, or all but the data and a part of that, as 10% [default:
     /// all]
     #[arg(long, value_name = "all|N%", requires = "who_compacts")]
@@ -262,6 +267,7 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     config.secrets = args.worker_secrets.as_deref().map(read_secrets).transpose()?;
     config.allow_unauthenticated = args.allow_unauthenticated_workers;
     config.input_bytes_min = args.worker_input_min.unwrap_or(config.input_bytes_min);
+    config.jobs_max = args.worker_jobs.map_or(config.jobs_max, |n| n as usize);
     config.check = args.worker_check.unwrap_or_default();
     config.external = args.external_target.clone();
     let workers = Workers::new(config, clock()).map_err(|e| {

@@ -179,6 +179,11 @@ fn what_is_not_safe_is_refused() {
     let far = ["compact", "db", "--compaction-workers", "192.0.2.1:4421"];
     s.run(&far).fails(2, &["without secrets"]);
     s.run(&["compact", "db", "--worker-input-min", "0"]).fails(2, &["compaction-workers"]);
+    s.run(&["compact", "db", "--worker-jobs", "2"]).fails(2, &["compaction-workers"]);
+    let pool = ["compact", "db", "--compaction-pool", "nats://127.0.0.1:1", "--worker-jobs", "2"];
+    s.run(&pool).fails(2, &["worker-jobs"]);
+    let none = ["compact", "db", "--compaction-workers", "127.0.0.1:1", "--worker-jobs", "0"];
+    s.run(&none).fails(2, &["worker-jobs"]);
 }
 
 #[test]
@@ -290,6 +295,8 @@ fn a_worker_has_its_flags_in_a_file() {
         "0",
         "--worker-check",
         "10%",
+        "--worker-jobs",
+        "2",
     ]);
     let said = log(&s, "db");
     assert!(said.contains("Done by worker nqn.2026-11.rockmill:other at 127.0.0.1:"), "{said}");

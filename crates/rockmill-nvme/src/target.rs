@@ -89,6 +89,10 @@ pub struct TargetConfig {
     pub output_max: usize,
     /// Alignment of data in PDUs from the host, in units of 4 bytes, counted from zero: up to 31 (CPDA).
     pub alignment: u8,
+    /// Hosts may connect to the discovery service.
+    pub discovery: bool,
+    /// Write Zeroes is a command that there is.
+    pub write_zeroes: bool,
     /// Use header digests if the host asks for them.
     pub header_digest: bool,
     /// Use data digests if the host asks for them.
@@ -120,6 +124,8 @@ impl TargetConfig {
             write_buffer_max: 4 << 20,
             output_max: 1 << 20,
             alignment: 0,
+            discovery: true,
+            write_zeroes: true,
             header_digest: true,
             data_digest: true,
             keep_alive_max: Duration::from_secs(3600),

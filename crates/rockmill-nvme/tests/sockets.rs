@@ -2,20 +2,22 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{BLOCK, Bench, pattern};
 use rockmill_io::{Clock, SystemClock};
-use rockmill_nvme::initiator::{HostError, Io};
-use rockmill_nvme::pdu::{Direction, Framing, Pdu};
+use rockmill_nvme::fabrics::DISCOVERY_NQN;
+use rockmill_nvme::identify::OPTIONAL_WRITE_ZEROES;
+use rockmill_nvme::initiator::{Admin, Command, HostError, Io, Link as _, NamespaceInfo};
+use rockmill_nvme::pdu::{Direction, Framing, IcResp, Pdu};
 use rockmill_nvme::pdu_error::FatalError;
 use rockmill_nvme::status::Status;
-use rockmill_nvme::target::TargetConfig;
-use rockmill_nvme::tcp::{LinkCounters, ServerConfig, TcpHost, TcpLink, TcpServer};
+use rockmill_nvme::target::{MemoryNamespace, TargetConfig};
+use rockmill_nvme::tcp::{Cutter, LinkCounters, ServerConfig, TcpHost, TcpLink, TcpServer};
 
 struct Served {
     bench: Bench,
@@ -24,9 +26,12 @@ struct Served {
 }
 
 fn served(bench: Bench) -> Served {
+    served_with(bench, ServerConfig::default())
+}
+
+fn served_with(bench: Bench, config: ServerConfig) -> Served {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let config = ServerConfig::default();
     let server = TcpServer::start(listener, Arc::clone(&bench.target), config, Arc::clone(&clock)).unwrap();
     Served { bench, server, clock }
 }
@@ -112,7 +117,6 @@ fn reads_and_writes_larger_than_all_buffers_do_not_block_each_other() {
     let disk = host.admin(|admin| admin.namespace(1)).unwrap();
     let mut io = host.io_queue(1).unwrap();
     use rockmill_nvme::command::{read, write};
-    use rockmill_nvme::initiator::{Command, Link};
     let link = io.link();
     let mut ids = Vec::new();
     for i in 0..60 {
@@ -200,4 +204,155 @@ fn a_server_that_stops_ends_its_connections() {
     assert!(matches!(io.flush(1), Err(HostError::Io(_))));
     assert_eq!(served.bench.target.controllers(), 0);
     assert!(TcpStream::connect(served.server.address()).is_err());
+}
+
+/// A clock that is a hundred times as fast.
+#[derive(Debug, Default)]
+struct Fast(SystemClock);
+
+impl Clock for Fast {
+    fn now_micros(&self) -> u64 {
+        self.0.now_micros()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.monotonic_nanos() * 100
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.0.sleep(duration / 100);
+    }
+}
+
+/// A controller whose bytes come one by one is as late as one that says nothing.
+#[test]
+fn a_byte_now_and_then_is_no_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // Gives up its first answer bytewise: in 128 times 5 seconds of the host's clock.
+    let trickles = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let response = IcResp { format: 0, alignment: 0, header_digest: true, data_digest: true, h2c_data_max: 4096 };
+        let mut bytes = Vec::new();
+        Framing::initial(Direction::ToHost, 0, 0).encode(&Pdu::IcResp(response), &mut bytes);
+        for byte in bytes {
+            if stream.write_all(&[byte]).is_err() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let since = Instant::now();
+    let e = TcpHost::connect(address, Bench::new().host, Arc::new(Fast::default())).unwrap_err();
+    assert!(matches!(&e, HostError::Io(e) if e.kind() == ErrorKind::TimedOut), "{e}");
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    trickles.join().unwrap();
+}
+
+/// A host can be cut off before the controller has said anything, and has a limit for all of the beginning.
+#[test]
+fn a_host_is_cut_off_while_it_connects() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let connect = |cutter: &Cutter| {
+        let since = Instant::now();
+        let (config, cutter) = (Bench::new().host, Some(cutter.clone()));
+        let e = TcpHost::connect_cuttable(address, config, None, cutter, Arc::clone(&clock)).unwrap_err();
+        assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+        let HostError::Io(e) = e else { panic!("{e}") };
+        e.kind()
+    };
+    let cutter = Cutter::default();
+    thread::scope(|scope| {
+        let connects = scope.spawn(|| connect(&cutter));
+        thread::sleep(Duration::from_millis(200));
+        cutter.cut();
+        assert_eq!(connects.join().unwrap(), ErrorKind::UnexpectedEof);
+    });
+    // Nor does it begin again.
+    assert_eq!(connect(&cutter), ErrorKind::ConnectionAborted);
+    let cutter = Cutter::default();
+    let soon = Duration::from_nanos(clock.monotonic_nanos()) + Duration::from_millis(300);
+    cutter.set_limit(Some(soon));
+    assert_eq!(connect(&cutter), ErrorKind::TimedOut);
+}
+
+/// A host that keeps taking its answers does not keep the server from stopping, however many they are.
+#[test]
+fn a_server_stops_while_a_host_takes_its_answers() {
+    let mut bench = Bench::with(TargetConfig { queue_entries_max: 4096, ..TargetConfig::new(common::NQN) });
+    bench.host.queue.entries = 4096;
+    let mut served = served(bench);
+    let disk = Arc::new(MemoryNamespace::new(4096, 256, true));
+    served.bench.target.add_namespace(5, disk).unwrap();
+    let host = served.host();
+    let mut io = host.io_queue(1).unwrap();
+    let link = io.link();
+    // Commands that arrive together: 4 GB of answers.
+    let reads: Vec<u16> = (0..4000)
+        .map(|_| link.queue().submit(Command::reading(rockmill_nvme::command::read(5, 0, 256), 1 << 20)).unwrap())
+        .collect();
+    thread::scope(|scope| {
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            for id in reads {
+                while link.queue().take(id).is_none() {
+                    if link.exchange().is_err() {
+                        return;
+                    }
+                    let _ = begun.send(());
+                }
+            }
+        });
+        has_begun.recv().unwrap();
+        let since = Instant::now();
+        served.server.stop();
+        assert!(since.elapsed() < Duration::from_millis(500), "{:?}", since.elapsed());
+    });
+}
+
+/// Connections whose hosts do not go on give way to others; those that are in use do not.
+#[test]
+fn idle_connections_keep_nobody_out() {
+    let config = ServerConfig { connections_max: 3, ..ServerConfig::default() };
+    let served = served_with(Bench::new(), config);
+    let connect = || {
+        let stream = TcpStream::connect(served.server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream
+    };
+    let mut idle: Vec<_> = (0..3).map(|_| connect()).collect();
+    let host = served.host();
+    let mut io = host.io_queue(1).unwrap();
+    // The oldest ones are gone.
+    for stream in &mut idle[..2] {
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+    }
+    idle[2].set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    assert!(matches!(idle[2].read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut));
+    let mut second = host.io_queue(2).unwrap();
+    assert_eq!(idle[2].read(&mut [0; 1]).unwrap(), 0);
+    // Now all places are taken.
+    assert!(connect().read(&mut [0; 1]).map_or(true, |n| n == 0));
+    io.flush(1).unwrap();
+    second.flush(1).unwrap();
+    host.admin(|admin| admin.keep_alive()).unwrap();
+}
+
+#[test]
+fn what_a_target_does_not_offer_is_refused() {
+    let config = TargetConfig { discovery: false, write_zeroes: false, ..TargetConfig::new(common::NQN) };
+    let mut bench = Bench::with(config);
+    let admin = bench.admin();
+    let controller = admin.controller().clone();
+    assert_eq!(controller.identity.optional & OPTIONAL_WRITE_ZEROES, 0);
+    let disk = NamespaceInfo { id: 1, block_bytes: BLOCK as u32, blocks: 8192, read_only: false };
+    let e = bench.io(&admin, 1).write_zeroes(&disk, 0, 1).unwrap_err();
+    assert_eq!(e.status(), Some(Status::INVALID_OPCODE));
+    bench.host.subsystem = DISCOVERY_NQN.to_owned();
+    let e = Admin::connect(bench.wire(bench.host.queue), bench.host.clone()).err().unwrap();
+    assert_eq!(e.status(), Some(Status::CONNECT_INVALID_PARAMETERS));
+    assert_eq!(bench.target.controllers(), 1);
 }

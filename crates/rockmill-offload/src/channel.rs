@@ -3,6 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rockmill_io::Clock;
@@ -14,9 +15,11 @@ use crate::{Secrets, VERSION};
 
 /// How long a peer may take for each step until both sides know each other, and to take a short message.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How slowly a peer may take a longer one. Without it, one that takes a byte now and then would hold a thread for
-/// ever.
-const SEND_BYTES_PER_SECOND_MIN: u64 = 1 << 20;
+/// How slowly a peer may take or send a longer one. Without it, one that takes a byte now and then would hold a thread
+/// for ever.
+const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
+/// Longer bodies wait for a place ([`LongBodies`]).
+const LONG_BODY_BYTES: usize = 1 << 20;
 /// How long a write waits before the time is looked at.
 const POLL: Duration = Duration::from_millis(100);
 /// How often it is looked whether an answer is still wanted.
@@ -33,6 +36,44 @@ const NEEDS_TLS: &str = "it speaks TLS alone: give the store's file of secrets t
 /// Says that nobody waits for a connection any more.
 pub(crate) type Stopped<'a> = &'a dyn Fn() -> bool;
 
+/// Limits how many long messages are in memory at a time, on a side that many peers send to.
+#[derive(Debug)]
+pub(crate) struct LongBodies(AtomicUsize);
+
+impl LongBodies {
+    /// Places for this many at a time.
+    pub fn new(places: usize) -> Arc<Self> {
+        Arc::new(Self(AtomicUsize::new(places)))
+    }
+}
+
+/// The place of a long message, from its head until the next message is asked for.
+#[derive(Debug)]
+struct Place {
+    of: Arc<LongBodies>,
+    since: Duration,
+    is_complete: bool,
+}
+
+impl Place {
+    fn take(of: &Arc<LongBodies>, since: Duration) -> Option<Self> {
+        let fewer = |n: usize| n.checked_sub(1);
+        of.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, fewer).ok()?;
+        Some(Self { of: Arc::clone(of), since, is_complete: false })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.of.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// How long a message of this many bytes may take.
+fn time_for(bytes: usize) -> Duration {
+    STEP_TIMEOUT + Duration::from_secs(bytes as u64 / BYTES_PER_SECOND_MIN)
+}
+
 /// A connection that carries messages.
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -43,6 +84,9 @@ pub(crate) struct Channel {
     received: Vec<u8>,
     buffer: Vec<u8>,
     body_max: usize,
+    /// Where long messages need a place.
+    long_bodies: Option<Arc<LongBodies>>,
+    place: Option<Place>,
 }
 
 fn nonsense(what: impl Into<String>) -> io::Error {
@@ -69,7 +113,8 @@ impl Channel {
     fn over(stream: Stream, clock: Arc<dyn Clock>) -> io::Result<Self> {
         stream.socket().set_write_timeout(Some(POLL))?;
         let (received, buffer) = (Vec::new(), vec![0; READ_BYTES]);
-        Ok(Self { stream, peer: None, clock, received, buffer, body_max: HANDSHAKE_BYTES_MAX })
+        let body_max = HANDSHAKE_BYTES_MAX;
+        Ok(Self { stream, peer: None, clock, received, buffer, body_max, long_bodies: None, place: None })
     }
 
     /// Takes a socket that has just been connected to a worker, and begins TLS with the key of `peer`.
@@ -142,7 +187,7 @@ impl Channel {
     pub fn send(&mut self, message: &Message, is_stopped: Stopped<'_>) -> io::Result<()> {
         let frame = message.encode()?;
         let (mut rest, since) = (&*frame, self.now());
-        let limit = STEP_TIMEOUT + Duration::from_secs(frame.len() as u64 / SEND_BYTES_PER_SECOND_MIN);
+        let limit = time_for(frame.len());
         while !rest.is_empty() {
             match self.stream.write(rest) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -158,6 +203,11 @@ impl Channel {
             }
         }
         Ok(())
+    }
+
+    /// From here on long messages wait until one of these places is free.
+    pub fn share(&mut self, long_bodies: &Arc<LongBodies>) {
+        self.long_bodies = Some(Arc::clone(long_bodies));
     }
 
     /// Takes what is only taken of a peer that is known.
@@ -184,6 +234,8 @@ impl Channel {
     /// The connection is lost, or what came is no message (`InvalidData`).
     pub fn receive(&mut self, wait: Duration) -> io::Result<Option<Message>> {
         let since = self.now();
+        // What the last message had is used or refused by now.
+        self.place.take_if(|place| place.is_complete);
         loop {
             if let Some(message) = self.take()? {
                 return Ok(Some(message));
@@ -192,7 +244,33 @@ impl Channel {
             if left.is_zero() {
                 return Ok(None);
             }
-            self.read(left)?;
+            match self.may_read()? {
+                true => self.read(left)?,
+                false => self.clock.sleep(left.min(PING_POLL)),
+            }
+        }
+    }
+
+    /// False while a long message has no place.
+    ///
+    /// # Errors
+    /// It has one, and its peer is too slow: others wait for the place.
+    fn may_read(&mut self) -> io::Result<bool> {
+        let (Some(all), Some(head)) = (&self.long_bodies, self.received.first_chunk()) else { return Ok(true) };
+        let length = u32::from_le_bytes(*head) as usize;
+        if length <= LONG_BODY_BYTES {
+            return Ok(true);
+        }
+        let now = self.now();
+        match &self.place {
+            Some(place) if now.saturating_sub(place.since) > time_for(length) => {
+                Err(io::Error::new(ErrorKind::TimedOut, "the peer sends too slowly"))
+            }
+            Some(_) => Ok(true),
+            None => {
+                self.place = Place::take(all, now);
+                Ok(self.place.is_some())
+            }
         }
     }
 
@@ -221,6 +299,7 @@ impl Channel {
             return Err(nonsense("a message whose checksum is wrong"));
         }
         let message = Message::decode(body).map_err(|e| nonsense(e.to_string()))?;
+        self.place.iter_mut().for_each(|place| place.is_complete = true);
         self.received.drain(..HEAD_BYTES + length);
         self.received.shrink_to(READ_BYTES); // a spec or a result is large, and what follows it is not
         Ok(Some(message))
@@ -243,7 +322,7 @@ impl Channel {
             match self.receive(PING_POLL)? {
                 Some(Message::Pong { number: answered }) if answered == number => return Ok(()),
                 Some(Message::Idle) | None => {}
-                Some(other) => return Err(nonsense(format!("{other:?} in place of an answer"))),
+                Some(other) => return Err(nonsense(format!("{} in place of an answer", other.kind()))),
             }
             if self.now().saturating_sub(since) >= limit {
                 return Err(io::Error::new(ErrorKind::TimedOut, "the peer does not answer"));
@@ -272,7 +351,7 @@ impl Channel {
     fn next_auth(&mut self, is_stopped: Stopped<'_>) -> io::Result<Vec<u8>> {
         match self.next(is_stopped)? {
             Message::Auth(bytes) => Ok(bytes),
-            other => Err(nonsense(format!("{other:?} in place of authentication"))),
+            other => Err(nonsense(format!("{} in place of authentication", other.kind()))),
         }
     }
 

@@ -23,6 +23,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rockmill::internals::{DEVICE_BLOCK, DeviceOp, WorkerDevice};
@@ -39,6 +40,10 @@ pub(crate) const NAMESPACE: u32 = 1;
 pub(crate) const READ_QUEUES: u16 = 2;
 /// Pieces of memory that a queue keeps, each of the length of a command at most.
 const SPARES_MAX: usize = 8;
+/// Time limit for connecting to a device.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The same for a target that the store does not need.
+const EXTERNAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Keep Alive Timeout.
 const KEEP_ALIVE_MS: u32 = 10_000;
 
@@ -65,6 +70,41 @@ struct External {
     transfer_max: usize,
     reads: Pumps,
     host: TcpHost,
+}
+
+impl External {
+    fn connect(external: ExternalPlace, cutter: &Cutter, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        let ExternalPlace { place, inputs } = external;
+        let config = HostConfig {
+            subsystem: place.subsystem,
+            host: place.name,
+            host_id: place.host_id,
+            keep_alive_ms: KEEP_ALIVE_MS,
+            auth: place.auth,
+            // Blocks have checksums of their own, as above.
+            queue: QueueConfig { header_digest: true, ..QueueConfig::default() },
+        };
+        let host = TcpHost::connect_cuttable(place.address, config, place.tls, Some(cutter.clone()), clock);
+        let host = host.map_err(failed)?;
+        let id = inputs.namespace;
+        let (queues, namespace) = host
+            .admin(|admin| admin.set_queues(READ_QUEUES).and_then(|queues| Ok((queues, admin.namespace(id)?))))
+            .map_err(failed)?;
+        let block_bytes = u64::from(namespace.block_bytes);
+        if block_bytes == 0 || !(DEVICE_BLOCK as u64).is_multiple_of(block_bytes) {
+            return Err(io::Error::other(format!("blocks of {block_bytes} bytes")));
+        }
+        let bytes = namespace.blocks.saturating_mul(block_bytes);
+        if inputs.extents.iter().any(|e| e.device_offset.saturating_add(e.len) > bytes) {
+            return Err(io::Error::other(format!("a namespace of {bytes} bytes, which ends before the tables do")));
+        }
+        let queues = READ_QUEUES.min(queues).max(1);
+        let reads = (1..=queues).map(|queue| host.io_queue_with(queue, |queue| queue.data_digest = false));
+        let reads = reads.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let transfer_max = (host.controller().transfer_max() as usize).max(DEVICE_BLOCK);
+        let reads = Pumps::start("nvme-external", reads, namespace, &Arc::default())?;
+        Ok(Self { inputs, block_bytes, transfer_max, reads, host })
+    }
 }
 
 /// A part of a read: which queue is asked for it, from which block on, and how many bytes.
@@ -411,11 +451,14 @@ fn pump(
 }
 
 impl NvmeDevice {
-    /// Connects.
+    /// Connects. `cutter` ends the connections, also before all are open.
     ///
     /// # Errors
     /// Why that failed.
-    pub fn connect(place: Place, clock: Arc<dyn Clock>) -> io::Result<Self> {
+    pub fn connect_cuttable(place: Place, cutter: Cutter, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        // One limit for all connections and what is asked until they are ready: each step has a limit of its own, and
+        // a store decides how many steps there are.
+        cutter.set_limit(Some(Duration::from_nanos(clock.monotonic_nanos()) + CONNECT_TIMEOUT));
         // What TLS carries it has sealed already.
         let digests = place.tls.is_none();
         let config = HostConfig {
@@ -426,7 +469,8 @@ impl NvmeDevice {
             auth: place.auth,
             queue: QueueConfig { header_digest: digests, data_digest: digests, ..QueueConfig::default() },
         };
-        let host = TcpHost::connect_with(place.address, config, place.tls, clock).map_err(failed)?;
+        let host = TcpHost::connect_cuttable(place.address, config, place.tls, Some(cutter.clone()), clock);
+        let host = host.map_err(failed)?;
         let namespace = host.admin(|admin| admin.set_queues(READ_QUEUES + 1).and_then(|_| admin.namespace(NAMESPACE)));
         let namespace = namespace.map_err(failed)?;
         if namespace.block_bytes as usize != DEVICE_BLOCK {
@@ -440,11 +484,8 @@ impl NvmeDevice {
             reads.push(host.io_queue_with(queue, |queue| queue.data_digest = false).map_err(failed)?);
         }
         // Data in a capsule would overtake what the store still has to ask for.
-        let mut writes = host.io_queue_with(READ_QUEUES + 1, |queue| queue.in_capsule_max = 0).map_err(failed)?;
-        let mut cutter = Cutter::default();
-        reads.iter_mut().try_for_each(|queue| cutter.add(queue.link()))?;
-        cutter.add(writes.link())?;
-        host.admin(|admin| cutter.add(admin.link()))?;
+        let writes = host.io_queue_with(READ_QUEUES + 1, |queue| queue.in_capsule_max = 0).map_err(failed)?;
+        cutter.set_limit(None);
         let transfer_max = (host.controller().transfer_max() as usize).max(DEVICE_BLOCK);
         let is_lost = Arc::<AtomicBool>::default();
         let reads = Pumps::start("nvme-reads", reads, namespace, &is_lost)?;
@@ -457,37 +498,10 @@ impl NvmeDevice {
     /// # Errors
     /// Why that is not possible; all is read from the store then.
     pub fn connect_external(&mut self, external: ExternalPlace, clock: Arc<dyn Clock>) -> io::Result<()> {
-        let ExternalPlace { place, inputs } = external;
-        let config = HostConfig {
-            subsystem: place.subsystem,
-            host: place.name,
-            host_id: place.host_id,
-            keep_alive_ms: KEEP_ALIVE_MS,
-            auth: place.auth,
-            // Blocks have checksums of their own, as above.
-            queue: QueueConfig { header_digest: true, ..QueueConfig::default() },
-        };
-        let host = TcpHost::connect_with(place.address, config, place.tls, clock).map_err(failed)?;
-        let id = inputs.namespace;
-        let (queues, namespace) = host
-            .admin(|admin| admin.set_queues(READ_QUEUES).and_then(|queues| Ok((queues, admin.namespace(id)?))))
-            .map_err(failed)?;
-        let block_bytes = u64::from(namespace.block_bytes);
-        if block_bytes == 0 || !(DEVICE_BLOCK as u64).is_multiple_of(block_bytes) {
-            return Err(io::Error::other(format!("blocks of {block_bytes} bytes")));
-        }
-        let bytes = namespace.blocks.saturating_mul(block_bytes);
-        if inputs.extents.iter().any(|e| e.device_offset.saturating_add(e.len) > bytes) {
-            return Err(io::Error::other(format!("a namespace of {bytes} bytes, which ends before the tables do")));
-        }
-        let queues = READ_QUEUES.min(queues).max(1);
-        let reads = (1..=queues).map(|queue| host.io_queue_with(queue, |queue| queue.data_digest = false));
-        let mut reads = reads.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-        reads.iter_mut().try_for_each(|queue| self.cutter.add(queue.link()))?;
-        host.admin(|admin| self.cutter.add(admin.link()))?;
-        let transfer_max = (host.controller().transfer_max() as usize).max(DEVICE_BLOCK);
-        let reads = Pumps::start("nvme-external", reads, namespace, &Arc::default())?;
-        self.external = Some(External { inputs, block_bytes, transfer_max, reads, host });
+        self.cutter.set_limit(Some(Duration::from_nanos(clock.monotonic_nanos()) + EXTERNAL_TIMEOUT));
+        let connected = External::connect(external, &self.cutter, clock);
+        self.cutter.set_limit(None);
+        self.external = Some(connected?);
         Ok(())
     }
 
@@ -519,12 +533,10 @@ impl NvmeDevice {
         pieces
     }
 
-    /// What ends its connections while others use it.
-    ///
-    /// # Errors
-    /// There are too few descriptors.
-    pub fn cutter(&self) -> io::Result<Cutter> {
-        self.cutter.try_clone()
+    /// Connects, for tests that cut nothing.
+    #[cfg(test)]
+    pub fn connect(place: Place, clock: Arc<dyn Clock>) -> io::Result<Self> {
+        Self::connect_cuttable(place, Cutter::default(), clock)
     }
 
     /// What went over its connections.

@@ -441,8 +441,12 @@ impl Workers {
             hosts: Some(vec![worker.to_owned()]),
             auth: policy,
             namespaces_max: NAMESPACE,
-            controllers_max: 4,
+            // One for each connection: of those that have not authenticated, the oldest gives way.
+            controllers_max: CONNECTIONS_MAX as u16,
             io_queues_max: READ_QUEUES + 1,
+            // It would take a place without authentication.
+            discovery: false,
+            write_zeroes: false, // no table needs it
             // All that a command reads is one read of the host's: past the page cache nothing is read ahead.
             c2h_data_max: READ_BYTES,
             // All data of a write is asked for at once, so that writes end in the order of their commands: several are

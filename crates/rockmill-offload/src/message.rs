@@ -121,6 +121,24 @@ fn external(d: &mut Decoder<'_>) -> Result<Option<ExternalInputs>, FormatError> 
 }
 
 impl Message {
+    /// The name of its kind, for errors: its fields may be long.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "Hello",
+            Self::Welcome { .. } => "Welcome",
+            Self::Auth(_) => "Auth",
+            Self::Offer { .. } => "Offer",
+            Self::Accepted { .. } => "Accepted",
+            Self::Refused { .. } => "Refused",
+            Self::Progress { .. } => "Progress",
+            Self::Done { .. } => "Done",
+            Self::Cancel { .. } => "Cancel",
+            Self::Ping { .. } => "Ping",
+            Self::Pong { .. } => "Pong",
+            Self::Idle => "Idle",
+        }
+    }
+
     /// The message as a frame.
     ///
     /// # Errors

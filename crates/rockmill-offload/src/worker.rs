@@ -17,7 +17,7 @@ use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
 use rockmill_nvme::tcp::{ClientTls, Cutter, ServerTls};
 
-use crate::channel::Channel;
+use crate::channel::{Channel, LongBodies};
 use crate::device::{ExternalPlace, NvmeDevice, Place};
 use crate::external::ExternalInputs;
 use crate::message::Message;
@@ -159,6 +159,8 @@ pub(crate) struct Shared {
     set_aside: Mutex<HashMap<Ticket, bool>>,
     /// Connections of stores that there are.
     open: AtomicUsize,
+    /// As many specs come at a time as there are jobs at a time.
+    long_bodies: Arc<LongBodies>,
     counted: Counted,
     /// When somebody was told of a store that was refused.
     told: Mutex<Option<Duration>>,
@@ -189,6 +191,7 @@ impl Worker {
         let machine = WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock));
         let machine = machine.with_engine(config.engine).map_err(|e| bad_configuration(e.message()))?;
         let shared = Arc::new(Shared {
+            long_bodies: LongBodies::new(config.jobs_max.max(1)),
             machine,
             config,
             tls,
@@ -282,35 +285,6 @@ struct Offer {
     port: u16,
     silence: Duration,
     spec: Vec<u8>,
-}
-
-/// The connections of a job, for the thread that may have to end them.
-#[derive(Debug)]
-enum Line {
-    /// There are none yet.
-    Opening,
-    Open(Cutter),
-    /// The job is over: none is to be used any more.
-    Cut,
-}
-
-impl Line {
-    /// Takes the connections. An error if the job is over already.
-    fn open(line: &Mutex<Self>, cutter: Cutter) -> io::Result<()> {
-        let mut line = line.lock();
-        if matches!(*line, Self::Cut) {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the job is over"));
-        }
-        *line = Self::Open(cutter);
-        Ok(())
-    }
-
-    /// Ends the connections, and any call that waits for an answer on them.
-    fn cut(line: &Mutex<Self>) {
-        if let Self::Open(cutter) = std::mem::replace(&mut *line.lock(), Self::Cut) {
-            cutter.cut();
-        }
-    }
 }
 
 impl Shared {
@@ -459,6 +433,7 @@ impl Shared {
         let peer = stream.peer_addr()?;
         let stops = || self.stops();
         let mut channel = Channel::accept(stream, self.tls.as_ref(), Arc::clone(&self.clock), &stops)?;
+        channel.share(&self.long_bodies);
         let store = channel.greet_store(&self.config.name, self.config.secrets.as_ref(), &stops)?;
         count(&self.counted.connections, 1);
         let first = channel.next(&stops)?;
@@ -580,12 +555,12 @@ impl Shared {
         places: (Place, Option<ExternalPlace>),
     ) -> io::Result<(JobResult, RemoteUsage)> {
         let job = Arc::new(WorkerJob::default());
-        let line = Mutex::new(Line::Opening);
+        let cutter = Cutter::default();
         let (ends, ended) = mpsc::channel();
         thread::scope(|scope| {
-            let (line, handle) = (&line, Arc::clone(&job));
+            let (connections, handle) = (cutter.clone(), Arc::clone(&job));
             let merging = thread::Builder::new().name("worker-merge".into()).spawn_scoped(scope, move || {
-                let _ = ends.send(self.merge(spec, places, &handle, line)); // it is waited for below
+                let _ = ends.send(self.merge(spec, places, connections, &handle)); // it is waited for below
             })?;
             let stops = || self.stops();
             let began = self.now();
@@ -612,7 +587,7 @@ impl Shared {
                 }
             };
             job.cancel();
-            Line::cut(line);
+            cutter.cut(); // also while they are being opened
             let _ = merging.join(); // nothing of it is used, and a panic of it ended the job, no more
             Err(lost)
         })
@@ -623,10 +598,10 @@ impl Shared {
         &self,
         spec: &JobSpec,
         (place, external): (Place, Option<ExternalPlace>),
+        cutter: Cutter,
         job: &Arc<WorkerJob>,
-        line: &Mutex<Line>,
     ) -> io::Result<(JobResult, RemoteUsage)> {
-        let mut device = NvmeDevice::connect(place, Arc::clone(&self.clock))?;
+        let mut device = NvmeDevice::connect_cuttable(place, cutter, Arc::clone(&self.clock))?;
         if let Some(external) = external {
             let (address, subsystem) = (external.place.address, external.place.subsystem.clone());
             if let Err(e) = device.connect_external(external, Arc::clone(&self.clock)) {
@@ -635,7 +610,6 @@ impl Shared {
             }
         }
         let device = Arc::new(device);
-        Line::open(line, device.cutter()?)?;
         let result = self.machine.run(spec, Arc::clone(&device) as Arc<dyn WorkerDevice>, job);
         let went = device.counters();
         let c = &self.counted;

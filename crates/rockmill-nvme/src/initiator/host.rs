@@ -4,6 +4,7 @@
 //! the admin queue, CAP, CC.EN, CSTS.RDY, Identify Controller, Number of Queues, then Connect of each I/O queue.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 use std::{fmt, io};
 
 use super::queue::{Command, Completion, End, Queue, QueueConfig, SubmitError};
@@ -28,6 +29,8 @@ use crate::status::Status;
 const TRANSFER_MAX: u32 = 1 << 20;
 /// How often the status is queried while a controller becomes ready or shuts down, for each 500 ms of its time limit.
 const LOOKS_PER_UNIT: u32 = 500;
+/// The unit of that limit.
+const STATUS_UNIT: Duration = Duration::from_millis(500);
 
 /// What moves the bytes of a queue.
 pub trait Link {
@@ -39,6 +42,11 @@ pub trait Link {
     /// # Errors
     /// The connection is lost, or nothing was received for too long.
     fn exchange(&mut self) -> io::Result<()>;
+
+    /// Time since any fixed moment; always zero without a clock.
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Waits about a millisecond.
     fn pause(&mut self) {}
@@ -562,13 +570,17 @@ fn set_configuration<L: Link>(link: &mut L, configuration: Configuration) -> Res
 }
 
 fn wait_for_status<L: Link>(link: &mut L, capabilities: Capabilities, wanted: u32) -> Result<(), HostError> {
-    for _ in 0..LOOKS_PER_UNIT * (u32::from(capabilities.timeout) + 1) {
+    let (since, units) = (link.now(), u32::from(capabilities.timeout) + 1);
+    for _ in 0..LOOKS_PER_UNIT * units {
         let status = get_property(link, property::CSTS, false)? as u32;
         if status & STATUS_FATAL != 0 {
             return Err(HostError::Answer("the controller has a fatal status"));
         }
         if status & wanted == wanted {
             return Ok(());
+        }
+        if link.now().saturating_sub(since) > STATUS_UNIT * units {
+            break;
         }
         link.pause();
     }

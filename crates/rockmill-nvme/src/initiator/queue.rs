@@ -185,6 +185,7 @@ pub struct Queue {
     output: Waiting,
     slots: Vec<Slot>,
     next: usize,
+    answers: u64,
 }
 
 impl Queue {
@@ -212,6 +213,7 @@ impl Queue {
             output,
             slots: (1..config.entries.max(2)).map(|_| Slot::Free).collect(),
             next: 0,
+            answers: 0,
         }
     }
 
@@ -248,6 +250,22 @@ impl Queue {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.slots.iter().filter(|s| matches!(s, Slot::Pending(_))).count()
+    }
+
+    /// Bytes of data of the outstanding commands, in both directions.
+    #[must_use]
+    pub fn outstanding_bytes(&self) -> u64 {
+        let bytes = |slot: &Slot| match slot {
+            Slot::Pending(pending) => pending.outgoing.len() as u64 + pending.incoming.len() as u64,
+            _ => 0,
+        };
+        self.slots.iter().map(bytes).sum()
+    }
+
+    /// How many answers were complete so far: that to the connection's first PDU, and those to commands.
+    #[must_use]
+    pub fn answers(&self) -> u64 {
+        self.answers
     }
 
     /// Number of commands that it would accept now.
@@ -389,6 +407,7 @@ impl Queue {
             framing.alignment = (u32::from(alignment.min(31)) + 1) * 4;
         }
         self.ready = true;
+        self.answers += 1;
         Ok(())
     }
 
@@ -408,6 +427,7 @@ impl Queue {
             let memory = if pending.outgoing.is_empty() { &mut pending.incoming } else { &mut pending.outgoing };
             let data = if status.is_success() { std::mem::take(memory) } else { Vec::new() };
             *slot = Slot::Done(Completion { status, result, data });
+            self.answers += 1;
         }
     }
 

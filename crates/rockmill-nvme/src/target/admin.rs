@@ -105,7 +105,7 @@ impl Connection {
             keep_alive_unit: (KEEP_ALIVE_UNIT.as_millis() / 100) as u16,
             commands_max: config.queue_entries_max,
             namespaces: if io { config.namespaces_max } else { 0 },
-            optional: if io { OPTIONAL_WRITE_ZEROES } else { 0 },
+            optional: if io && config.write_zeroes { OPTIONAL_WRITE_ZEROES } else { 0 },
             write_cache: io,
             subsystem: if io { config.nqn.clone() } else { DISCOVERY_NQN.to_owned() },
             command_capsule: (SQE_BYTES as u32 + config.in_capsule_max) / 16,

@@ -126,7 +126,7 @@ impl Target {
 
     fn connect_unproven(&self, connect: &Connect, data: ConnectData, now: Duration) -> Result<Queue, Refusal> {
         let kind = match data.subsystem.as_str() {
-            DISCOVERY_NQN => ControllerKind::Discovery,
+            DISCOVERY_NQN if self.config.discovery => ControllerKind::Discovery,
             name if name == self.config.nqn => ControllerKind::Io,
             _ => return Err(in_data(ConnectData::SUBSYSTEM_AT)),
         };

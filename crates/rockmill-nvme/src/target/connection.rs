@@ -216,6 +216,12 @@ impl Connection {
         self.queue.as_ref().map(|q| q.id)
     }
 
+    /// True if it carries a queue, and its host has authenticated where that is demanded.
+    #[must_use]
+    pub fn is_authenticated(&self) -> bool {
+        self.queue.as_ref().is_some_and(Queue::is_authenticated)
+    }
+
     /// Memory in bytes that it uses for its host: never more than [`TargetConfig::connection_bytes_max`].
     ///
     /// [`TargetConfig::connection_bytes_max`]: super::TargetConfig::connection_bytes_max

@@ -21,7 +21,7 @@ impl Connection {
         match sqe.opcode() {
             nvm::READ => self.read(sqe),
             nvm::WRITE => self.begin_write(sqe, data),
-            nvm::WRITE_ZEROES => {
+            nvm::WRITE_ZEROES if self.target.config().write_zeroes => {
                 self.target.with_namespace(sqe.namespace(), |namespace| {
                     let (first, count) = range(namespace, sqe)?;
                     writable(namespace)?;

@@ -13,8 +13,14 @@ use rockmill_io::Clock;
 use super::{ClientTls, Stream};
 use crate::initiator::{Admin, Controller, HostConfig, HostError, Io, Link, Queue, QueueConfig};
 
-/// Time limit for opening a connection, and for each answer.
+/// Time limit for a TCP connection. It cannot be cut before it is open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit for a TLS handshake, and for each answer without its data.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The lowest rate at which data may move.
+const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
+/// How long a read waits before the time is checked.
+const POLL: Duration = Duration::from_millis(200);
 /// How long a write waits before the host reads what has arrived: the peer may not read until then.
 const WRITE_PATIENCE: Duration = Duration::from_millis(20);
 /// Bytes of one read.
@@ -60,34 +66,56 @@ impl Counted {
     }
 }
 
-/// Closes connections while other threads use them: their pending and later calls fail.
+/// Ends the connections of a host while other threads use or open them: their pending and later calls fail. Clones
+/// share the connections.
+#[derive(Debug, Clone, Default)]
+pub struct Cutter(Arc<Mutex<Connections>>);
+
 #[derive(Debug, Default)]
-pub struct Cutter(Vec<TcpStream>);
+struct Connections {
+    sockets: Vec<TcpStream>,
+    is_cut: bool,
+    limit: Option<Duration>,
+}
 
 impl Cutter {
-    /// Adds a link's connection.
-    ///
-    /// # Errors
-    /// No file descriptor is available.
-    pub fn add(&mut self, link: &TcpLink) -> io::Result<()> {
-        self.0.push(link.stream.socket().try_clone()?);
-        Ok(())
+    /// Sets the time, on the host's monotonic clock, after which calls on the connections fail: for example while they
+    /// are being opened. `None` removes the limit.
+    pub fn set_limit(&self, at: Option<Duration>) {
+        self.0.lock().limit = at;
     }
 
-    /// The same once more, for another thread.
-    ///
-    /// # Errors
-    /// There are too few descriptors.
-    pub fn try_clone(&self) -> io::Result<Self> {
-        self.0.iter().map(TcpStream::try_clone).collect::<io::Result<_>>().map(Self)
-    }
-
-    /// Closes them.
+    /// Ends the connections. No more can be opened.
     pub fn cut(&self) {
-        for stream in &self.0 {
-            let _ = stream.shutdown(Shutdown::Both); // an error means that it is closed already
+        let mut connections = self.0.lock();
+        connections.is_cut = true;
+        for socket in connections.sockets.drain(..) {
+            let _ = socket.shutdown(Shutdown::Both); // an error means that it is closed already
         }
     }
+
+    fn is_cut(&self) -> bool {
+        self.0.lock().is_cut
+    }
+
+    /// The time left until the limit.
+    fn left(&self, now: Duration) -> Duration {
+        self.0.lock().limit.map_or(Duration::MAX, |limit| limit.saturating_sub(now))
+    }
+
+    /// Takes a connection before anything is sent on it.
+    fn take(&self, socket: &TcpStream) -> io::Result<()> {
+        let mut connections = self.0.lock();
+        if connections.is_cut {
+            return Err(io::Error::new(ErrorKind::ConnectionAborted, "the connection is no longer wanted"));
+        }
+        connections.sockets.push(socket.try_clone()?);
+        Ok(())
+    }
+}
+
+fn late(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, what.to_owned())
 }
 
 /// The connection of one queue.
@@ -98,29 +126,59 @@ pub struct TcpLink {
     buffer: Vec<u8>,
     clock: Arc<dyn Clock>,
     counted: Arc<Counted>,
+    cutter: Option<Cutter>,
+    /// Answers that had arrived when the current wait began.
+    answers: u64,
+    /// When the current wait began: each answer begins a new one.
+    waits_since: Duration,
 }
 
 impl TcpLink {
-    /// Opens a connection, with TLS if there is a key.
+    /// Opens a connection, with TLS if there is a key. `cutter` can end it from the start.
     ///
     /// # Errors
-    /// As [`TcpStream::connect_timeout`] and [`ClientTls::connect`].
+    /// As [`TcpStream::connect_timeout`] and [`ClientTls::connect`]; or the connection was cut.
     pub fn open(
         address: SocketAddr,
         config: QueueConfig,
         tls: Option<&ClientTls>,
+        cutter: Option<&Cutter>,
         clock: Arc<dyn Clock>,
     ) -> io::Result<Self> {
-        let socket = TcpStream::connect_timeout(&address, ANSWER_TIMEOUT)?;
+        let now = || Duration::from_nanos(clock.monotonic_nanos());
+        let within = |limit: Duration| match cutter.map_or(limit, |cutter| cutter.left(now()).min(limit)) {
+            left if left.is_zero() => Err(late("the connection is not open in time")),
+            left => Ok(left),
+        };
+        let socket = TcpStream::connect_timeout(&address, within(CONNECT_TIMEOUT)?)?;
+        if let Some(cutter) = cutter {
+            cutter.take(&socket)?;
+        }
         socket.set_nodelay(true)?;
+        let is_cut = || cutter.is_some_and(Cutter::is_cut);
         let mut stream = match tls {
-            Some(tls) => tls.connect(socket, ANSWER_TIMEOUT, &|| false, &clock)?,
+            Some(tls) => tls.connect(socket, within(ANSWER_TIMEOUT)?, &is_cut, &clock)?,
             None => Stream::plain(socket),
         };
-        stream.set_read_timeout(ANSWER_TIMEOUT)?;
+        stream.set_read_timeout(POLL)?;
         stream.socket().set_write_timeout(Some(WRITE_PATIENCE))?;
-        let (queue, buffer) = (Queue::new(config), vec![0; READ_BYTES]);
-        Ok(Self { stream, queue, buffer, clock, counted: Arc::default() })
+        let (queue, buffer, waits_since) = (Queue::new(config), vec![0; READ_BYTES], now());
+        let cutter = cutter.cloned();
+        Ok(Self { stream, queue, buffer, clock, counted: Arc::default(), cutter, answers: 0, waits_since })
+    }
+
+    /// Fails if the controller is late: it must answer one of the outstanding commands within a time that depends on
+    /// their data. Bytes alone do not count: with a byte now and then it could hold the host for ever.
+    fn check_time(&self, what: &str) -> io::Result<()> {
+        let now = self.now();
+        let seconds = self.queue.outstanding_bytes() / BYTES_PER_SECOND_MIN;
+        if now.saturating_sub(self.waits_since) > ANSWER_TIMEOUT + Duration::from_secs(seconds) {
+            return Err(late(what));
+        }
+        match self.cutter.as_ref().is_some_and(|cutter| cutter.left(now).is_zero()) {
+            true => Err(late("the controller is not ready in time")),
+            false => Ok(()),
+        }
     }
 
     /// Traffic of this link and of the other links of the same host.
@@ -148,7 +206,7 @@ impl TcpLink {
     fn make_room(&mut self) -> io::Result<()> {
         self.stream.set_read_timeout(WRITE_PATIENCE)?;
         let received = self.receive();
-        self.stream.set_read_timeout(ANSWER_TIMEOUT)?;
+        self.stream.set_read_timeout(POLL)?;
         match received {
             Err(e) if waits(&e) => Ok(()),
             other => other,
@@ -167,24 +225,21 @@ impl Link for TcpLink {
     }
 
     fn exchange(&mut self) -> io::Result<()> {
-        let since = self.clock.monotonic_nanos();
+        if self.answers != self.queue.answers() {
+            (self.answers, self.waits_since) = (self.queue.answers(), self.now());
+        }
         if !self.queue.output().is_empty() {
             self.counted.round_trips.fetch_add(1, Ordering::Relaxed);
         }
         while !self.queue.output().is_empty() {
+            self.check_time("the controller takes what it is sent too slowly")?;
             match self.stream.write(self.queue.output()) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     self.counted.sent_bytes.fetch_add(n as u64, Ordering::Relaxed);
                     self.queue.sent(n);
                 }
-                Err(e) if waits(&e) => {
-                    let waited = Duration::from_nanos(self.clock.monotonic_nanos().saturating_sub(since));
-                    if waited > ANSWER_TIMEOUT {
-                        return Err(io::Error::new(ErrorKind::TimedOut, "the controller takes nothing"));
-                    }
-                    self.make_room()?;
-                }
+                Err(e) if waits(&e) => self.make_room()?,
                 Err(e) => {
                     // The peer may have sent a reason before it closed the connection.
                     let _ = self.make_room();
@@ -193,14 +248,16 @@ impl Link for TcpLink {
             }
         }
         loop {
+            self.check_time("the controller does not answer in time")?;
             match self.receive() {
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if waits(&e) => {
-                    return Err(io::Error::new(ErrorKind::TimedOut, "the controller does not answer"));
-                }
+                Err(e) if waits(&e) => {}
                 other => return other,
             }
         }
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.clock.monotonic_nanos())
     }
 
     fn pause(&mut self) {
@@ -213,6 +270,7 @@ impl Link for TcpLink {
 pub struct TcpHost {
     address: SocketAddr,
     tls: Option<ClientTls>,
+    cutter: Option<Cutter>,
     clock: Arc<dyn Clock>,
     controller: Controller,
     counted: Arc<Counted>,
@@ -246,8 +304,24 @@ impl TcpHost {
         tls: Option<ClientTls>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, HostError> {
+        Self::connect_cuttable(address, config, tls, None, clock)
+    }
+
+    /// The same. `cutter` can end all its connections, and sets a time limit for them, from the start of the first one.
+    /// It keeps their sockets: they are closed when it is gone, or when it cuts them.
+    ///
+    /// # Errors
+    /// The reason why it failed.
+    pub fn connect_cuttable(
+        address: SocketAddr,
+        config: HostConfig,
+        tls: Option<ClientTls>,
+        cutter: Option<Cutter>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, HostError> {
         let keep_alive = Duration::from_millis(config.keep_alive_ms.into());
-        let link = TcpLink::open(address, config.queue, tls.as_ref(), Arc::clone(&clock)).map_err(HostError::Io)?;
+        let link = TcpLink::open(address, config.queue, tls.as_ref(), cutter.as_ref(), Arc::clone(&clock));
+        let link = link.map_err(HostError::Io)?;
         let counted = Arc::clone(&link.counted);
         let admin = Admin::connect(link, config)?;
         let controller = admin.controller().clone();
@@ -257,7 +331,7 @@ impl TcpHost {
             thread::Builder::new().name("nvme-keep-alive".into()).spawn(move || keep(&shared, keep_alive))
         });
         let keeper = keeper.transpose().map_err(HostError::Io)?;
-        Ok(Self { address, tls, clock, controller, counted, shared, keeper })
+        Ok(Self { address, tls, cutter, clock, controller, counted, shared, keeper })
     }
 
     /// What went over all its connections.
@@ -294,7 +368,8 @@ impl TcpHost {
         let mut config = self.controller.queue_config();
         change(&mut config);
         let clock = Arc::clone(&self.clock);
-        let mut link = TcpLink::open(self.address, config, self.tls.as_ref(), clock).map_err(HostError::Io)?;
+        let link = TcpLink::open(self.address, config, self.tls.as_ref(), self.cutter.as_ref(), clock);
+        let mut link = link.map_err(HostError::Io)?;
         link.counted = Arc::clone(&self.counted);
         Io::connect(link, &self.controller, queue)
     }

@@ -1,7 +1,7 @@
 //! A target over TCP: one thread accepts connections, and each connection has a thread.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -25,7 +25,8 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerConfig {
-    /// Most concurrent connections; further ones are closed immediately.
+    /// Most concurrent connections. A further one takes the place of the oldest one whose host has not connected a
+    /// queue, or not authenticated; without such a connection, it is closed immediately.
     pub connections_max: usize,
     /// A host that receives none of its answers for this long counts as lost.
     pub stall_timeout: Duration,
@@ -111,6 +112,24 @@ struct Serving {
     stop: Arc<AtomicBool>,
 }
 
+/// A connection that is served.
+struct Served {
+    thread: JoinHandle<()>,
+    socket: TcpStream,
+    /// Its host has a queue and is authenticated.
+    is_known: Arc<AtomicBool>,
+}
+
+/// Ends the oldest connection whose host is not known. False if there is none.
+fn give_way(connections: &mut Vec<Served>) -> bool {
+    let Some(oldest) = connections.iter().position(|c| !c.is_known.load(Ordering::Acquire)) else { return false };
+    let oldest = connections.remove(oldest);
+    let _ = oldest.socket.shutdown(Shutdown::Both); // an error means that it is closed already
+    // It ends at once: its thread only waits for the host. So there are never more than the limit.
+    let _ = oldest.thread.join();
+    true
+}
+
 impl Serving {
     fn stops(&self) -> bool {
         self.stop.load(Ordering::Acquire)
@@ -121,30 +140,37 @@ impl Serving {
     }
 
     fn accept(&self, listener: &TcpListener) {
-        let mut threads: Vec<JoinHandle<()>> = Vec::new();
+        let mut connections: Vec<Served> = Vec::new();
         let mut pause = POLL_FIRST;
         while !self.stops() {
-            threads.retain(|t| !t.is_finished());
+            connections.retain(|c| !c.thread.is_finished());
             let accepted = listener.accept();
             pause = if accepted.is_ok() { POLL_FIRST } else { (pause * 2).min(POLL) };
             match accepted {
-                Ok((stream, _)) if threads.len() < self.config.connections_max => {
-                    let me = self.clone();
-                    // If its socket fails, the connection ends, and its host notices.
-                    let serve = move || drop(me.serve(stream));
-                    threads.extend(thread::Builder::new().name("nvme-connection".into()).spawn(serve));
+                Ok((stream, _)) => {
+                    if connections.len() < self.config.connections_max || give_way(&mut connections) {
+                        connections.extend(self.begin(stream).ok());
+                    }
                 }
-                Ok(_) => {}
                 // No new connection, or its host left before the accept, or no descriptor is available.
                 Err(_) => self.clock.sleep(pause),
             }
         }
-        for thread in threads {
-            let _ = thread.join();
+        for connection in connections {
+            let _ = connection.thread.join();
         }
     }
 
-    fn serve(&self, socket: TcpStream) -> io::Result<()> {
+    fn begin(&self, stream: TcpStream) -> io::Result<Served> {
+        let (me, socket, is_known) = (self.clone(), stream.try_clone()?, Arc::<AtomicBool>::default());
+        let known = Arc::clone(&is_known);
+        // If its socket fails, the connection ends, and its host notices.
+        let serve = move || drop(me.serve(stream, &known));
+        let thread = thread::Builder::new().name("nvme-connection".into()).spawn(serve)?;
+        Ok(Served { thread, socket, is_known })
+    }
+
+    fn serve(&self, socket: TcpStream, is_known: &AtomicBool) -> io::Result<()> {
         // Some systems let it inherit the non-blocking mode, with which the loop below would spin.
         socket.set_nonblocking(false)?;
         socket.set_nodelay(true)?;
@@ -175,6 +201,8 @@ impl Serving {
                     while !rest.is_empty() && !connection.is_ended() {
                         let taken = connection.receive(rest, self.now());
                         rest = &rest[taken..];
+                        // Before the host learns it.
+                        is_known.store(connection.is_authenticated(), Ordering::Release);
                         self.send(&mut stream, &mut connection)?;
                     }
                 }
@@ -182,6 +210,7 @@ impl Serving {
                 Err(e) => return Err(e),
             }
             connection.poll(self.now());
+            is_known.store(connection.is_authenticated(), Ordering::Release);
         }
         Ok(())
     }
@@ -189,6 +218,10 @@ impl Serving {
     fn send(&self, stream: &mut Stream, connection: &mut Connection) -> io::Result<()> {
         let mut progress = self.now();
         while !connection.output().is_empty() {
+            // Also while the host takes its answers: they may be many.
+            if self.stops() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
             match stream.write(connection.output()) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
@@ -197,7 +230,7 @@ impl Serving {
                 }
                 Err(e) if waits(&e) => {
                     connection.poll(self.now());
-                    if self.stops() || self.now().saturating_sub(progress) > self.config.stall_timeout {
+                    if self.now().saturating_sub(progress) > self.config.stall_timeout {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
                 }

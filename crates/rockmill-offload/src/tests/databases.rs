@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rockmill::internals::JobRegistry;
-use rockmill::{CompactionDecision, CompactionFilter, MergeEngine, SharedCompactionFilter, TphTableOptions};
+use rockmill::{
+    BlockBasedOptions, ChecksumType, CompactionDecision, CompactionFilter, MergeEngine, SharedCompactionFilter,
+    TphTableOptions,
+};
 use rockmill_io::ManualClock;
 
 use super::*;
@@ -15,6 +18,26 @@ fn a_worker_does_the_compactions_of_a_database() {
     assert!(elsewhere > 0 && returned == 0, "{elsewhere} done elsewhere, {returned} came back");
     let counters = worker.counters();
     assert_eq!((counters.done, counters.failed, counters.refused, counters.running), (elsewhere, 0, 0, 0));
+}
+
+/// On the network nothing else would show that a byte of them was changed.
+#[test]
+fn tables_without_checksums_stay_here() {
+    let worker = worker(WorkerConfig::default());
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(config(&[worker.address()]));
+    let mut table = BlockBasedOptions::default();
+    table.set_checksum_type(ChecksumType::None);
+    options.set_block_based_table_factory(&table);
+    let db = Db::open(&options, dir.path()).unwrap();
+    let all = fill(&db, 1);
+    compact(&db);
+    assert!(contents(&db) == all);
+    let counters = db.counters();
+    assert_eq!((counters.compactions_elsewhere, counters.compactions_returned), (0, 0), "{counters:?}");
+    let log = std::fs::read_to_string(dir.path().join("LOG")).unwrap();
+    assert!(log.contains("has no checksums"), "{log}");
+    assert_eq!(worker.counters().connections, 0);
 }
 
 /// Each engine, with one thread and with several, on tables that need several reads and writes.

@@ -8,6 +8,7 @@ use rockmill::internals::DeviceExtent;
 
 use super::*;
 use crate::VERSION;
+use crate::channel::LongBodies;
 use crate::external::ExternalInputs;
 use crate::message::HEAD_BYTES;
 use crate::pool::Ticket;
@@ -261,6 +262,72 @@ fn a_large_message_does_not_keep_its_memory() {
     assert!(matches!(next(&mut channel), Message::Auth(bytes) if bytes.len() == 8 << 20));
     drop(sender.join().unwrap().unwrap());
     assert!(channel.memory() < 1 << 20, "{}", channel.memory());
+}
+
+#[test]
+fn long_messages_take_turns_where_many_may_send_them() {
+    let places = LongBodies::new(1);
+    let sharing = || {
+        let (mut channel, theirs) = pair();
+        channel.allow_long_messages();
+        channel.share(&places);
+        (channel, theirs)
+    };
+    let (mut first, mut to_first) = sharing();
+    let (mut second, mut to_second) = sharing();
+    let frame = Message::Auth(vec![7; 8 << 20]).encode().unwrap();
+    let (begin, rest) = frame.split_at(4 << 20);
+    let (some, short) = (Duration::from_millis(300), Duration::from_millis(10));
+    thread::scope(|scope| {
+        let (goes_on, waits) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            to_first.write_all(begin).unwrap();
+            waits.recv().unwrap();
+            to_first.write_all(rest).unwrap();
+            waits.recv().unwrap(); // and stays connected
+        });
+        scope.spawn(|| to_second.write_all(&frame).unwrap());
+        while first.memory() < 4 << 20 {
+            assert_eq!(first.receive(some).unwrap(), None);
+        }
+        assert_eq!(second.receive(some).unwrap(), None);
+        assert!(second.memory() < 1 << 20, "{}", second.memory());
+        goes_on.send(()).unwrap();
+        assert!(matches!(next(&mut first), Message::Auth(_)));
+        // Until the next one is asked for, somebody has it.
+        assert_eq!(second.receive(some).unwrap(), None);
+        assert!(second.memory() < 1 << 20, "{}", second.memory());
+        assert_eq!(first.receive(short).unwrap(), None);
+        assert!(matches!(next(&mut second), Message::Auth(_)));
+        goes_on.send(()).unwrap();
+    });
+    // One that does not go on loses its place.
+    drop((first, second));
+    let (slow, mut to_slow) = pair();
+    let mut slow = Channel::new(slow.stream().try_clone().unwrap(), Arc::new(Hurried::default())).unwrap();
+    slow.allow_long_messages();
+    slow.share(&places);
+    to_slow.write_all(&frame[..100]).unwrap();
+    let late = (0..1000).find_map(|_| slow.receive(Duration::from_millis(1100)).err()).expect("it is given up");
+    assert_eq!(late.kind(), ErrorKind::TimedOut);
+    drop(slow);
+    let (mut third, mut to_third) = sharing();
+    thread::scope(|scope| {
+        scope.spawn(|| to_third.write_all(&frame).unwrap());
+        assert!(matches!(next(&mut third), Message::Auth(_)));
+    });
+}
+
+/// An error names a message, and does not repeat what its peer sent.
+#[test]
+fn errors_do_not_grow_with_what_was_sent() {
+    let (mut channel, theirs) = pair();
+    channel.allow_long_messages();
+    let mut theirs = Channel::new(theirs, clock()).unwrap();
+    let sender = thread::spawn(move || theirs.tell(&Message::Auth(vec![7; 4 << 20])).map(|()| theirs));
+    let e = channel.ping(7, Duration::from_secs(10), &|| false).unwrap_err();
+    assert_eq!((e.kind(), e.to_string().as_str()), (ErrorKind::InvalidData, "Auth in place of an answer"));
+    drop(sender.join().unwrap().unwrap());
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Workers that die, are silent, lie, or write when they should not: the job is done by the store, and nothing is left.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rockmill::internals::{JobRegistry, JobResult, WorkerDevice, WorkerMachine};
+use rockmill_nvme::fabrics::DISCOVERY_NQN;
+use rockmill_nvme::initiator::{HostConfig, QueueConfig};
+use rockmill_nvme::status::Status;
+use rockmill_nvme::tcp::TcpHost;
 
 use super::*;
 use crate::VERSION;
@@ -217,6 +221,36 @@ fn a_worker_that_writes_on_when_it_is_done() {
     assert!(elsewhere > 0 && returned == 0, "{elsewhere} done elsewhere, {returned} came back");
     drop(rogue);
     assert_eq!(late.load(Ordering::Relaxed), elsewhere);
+}
+
+/// Peers that do not authenticate keep no worker from its job: neither with connections, nor with the discovery service.
+#[test]
+fn strangers_at_a_job_s_port_take_no_place() {
+    let rogue = Rogue::start(|mut channel| {
+        channel.greet_store(WORKER, None, &|| false).unwrap();
+        let Message::Offer { epoch, subsystem, port, spec, .. } = next(&mut channel) else { panic!("no offer") };
+        channel.tell(&Message::Accepted { epoch }).unwrap();
+        let address = SocketAddr::new(channel.stream().peer_addr().unwrap().ip(), port);
+        let idle: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let config = HostConfig {
+            subsystem: DISCOVERY_NQN.to_owned(),
+            host: WORKER.to_owned(),
+            host_id: [4; 16],
+            keep_alive_ms: 0,
+            auth: None,
+            queue: QueueConfig::default(),
+        };
+        let e = TcpHost::connect(address, config, clock()).unwrap_err();
+        assert_eq!(e.status(), Some(Status::CONNECT_INVALID_PARAMETERS), "{e}");
+        let place = Place { address, subsystem, name: WORKER.to_owned(), host_id: [3; 16], auth: None, tls: None };
+        let device = NvmeDevice::connect(place, clock()).unwrap();
+        let more: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let result = work(&spec, Arc::new(device));
+        channel.tell(&done(epoch, &result)).unwrap();
+        drop((idle, more));
+    });
+    let (elsewhere, returned) = run_database(config(&[rogue.address]));
+    assert!(elsewhere > 0 && returned == 0, "{elsewhere} done elsewhere, {returned} came back");
 }
 
 /// A database that is closed does not wait for a worker.

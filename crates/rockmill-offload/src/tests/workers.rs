@@ -7,10 +7,13 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use rockmill::internals::{DEVICE_BLOCK, JobResult, WorkerDevice as _};
+use rockmill_nvme::command::Cqe;
+use rockmill_nvme::fabrics::{Capabilities, NO_FLOW_CONTROL, fctype, property};
+use rockmill_nvme::pdu::{Assembler, Direction, Framing, IcReq, IcResp, Pdu};
 use rockmill_nvme::psk::TlsKey;
 use rockmill_nvme::status::Status;
 use rockmill_nvme::target::{Namespace, Target, TargetConfig};
-use rockmill_nvme::tcp::{ClientTls, ServerConfig, ServerTls, TcpServer};
+use rockmill_nvme::tcp::{ClientTls, Cutter, ServerConfig, ServerTls, TcpServer};
 
 use super::*;
 use crate::MetricsServer;
@@ -168,6 +171,110 @@ fn a_job_that_is_not_wanted_ends_though_its_device_does_not_answer() {
     }
 }
 
+/// A controller that answers all that a host asks until it is ready, and never says that it is.
+fn never_ready() -> u16 {
+    let listener = listener();
+    let port = listener.local_addr().unwrap().port();
+    // It ends with the process.
+    thread::spawn(move || {
+        for socket in listener.incoming().flatten() {
+            thread::spawn(move || answer_until_ready(socket));
+        }
+    });
+    port
+}
+
+/// Ends with its connection.
+fn answer_until_ready(mut socket: TcpStream) -> Option<()> {
+    let mut incoming = Framing::initial(Direction::ToController, 8192, 8192);
+    let mut outgoing = Framing::initial(Direction::ToHost, 0, 0);
+    let (mut assembler, mut buffer) = (Assembler::default(), [0; 4096]);
+    loop {
+        let n = socket.read(&mut buffer).ok().filter(|&n| n > 0)?;
+        let (mut rest, mut out) = (&buffer[..n], Vec::new());
+        while assembler.fill(&incoming, &mut rest).ok()? {
+            let pdu = assembler.take();
+            match incoming.decode(&pdu).ok()? {
+                Pdu::IcReq(IcReq { header_digest, data_digest, .. }) => {
+                    let h2c_data_max = 128 << 10;
+                    let response = IcResp { format: 0, alignment: 0, header_digest, data_digest, h2c_data_max };
+                    outgoing.encode(&Pdu::IcResp(response), &mut out);
+                    for framing in [&mut incoming, &mut outgoing] {
+                        (framing.header_digest, framing.data_digest) = (header_digest, data_digest);
+                    }
+                }
+                Pdu::CapsuleCmd(sqe, _) => {
+                    let result = match (sqe.fabrics_type(), sqe.dword(11)) {
+                        (fctype::CONNECT, _) => 1,
+                        (fctype::PROPERTY_GET, property::CAP) => {
+                            Capabilities { queue_entries_max: 127, timeout: 255 }.encode()
+                        }
+                        _ => 0,
+                    };
+                    let cqe = Cqe::new(sqe.command_id(), Status::SUCCESS, result, NO_FLOW_CONTROL);
+                    outgoing.encode(&Pdu::CapsuleResp(cqe), &mut out);
+                }
+                _ => return None,
+            }
+        }
+        socket.write_all(&out).ok()?;
+    }
+}
+
+/// A job holds its place no longer than its store wants it, also while its device is being connected.
+#[test]
+fn a_job_whose_device_is_never_ready_ends_when_it_is_not_wanted() {
+    let (spec, silent) = (some_spec(), listener());
+    for port in [never_ready(), silent.local_addr().unwrap().port()] {
+        let mut worker = worker(WorkerConfig::default());
+        let mut channel = offer(&worker, port, spec.clone());
+        assert_eq!(next(&mut channel), Message::Accepted { epoch: 9 });
+        assert!(matches!(next(&mut channel), Message::Progress { epoch: 9, .. }));
+        assert_eq!(worker.counters().running, 1);
+        let since = Instant::now();
+        drop(channel);
+        until("its place is free", || worker.counters().running == 0);
+        assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+        // The same when the worker ends.
+        let mut channel = offer(&worker, port, spec.clone());
+        assert_eq!(next(&mut channel), Message::Accepted { epoch: 9 });
+        let since = Instant::now();
+        worker.stop();
+        assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    }
+}
+
+/// A clock that is ten times as fast.
+#[derive(Debug, Default)]
+struct Fast(rockmill_io::SystemClock);
+
+impl Clock for Fast {
+    fn now_micros(&self) -> u64 {
+        self.0.now_micros()
+    }
+
+    fn monotonic_nanos(&self) -> u64 {
+        self.0.monotonic_nanos() * 10
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.0.sleep(duration / 10);
+    }
+}
+
+/// Nor does a store that wants it.
+#[test]
+fn a_job_whose_device_is_never_ready_fails() {
+    let worker = Worker::start(listener(), WorkerConfig::default(), Arc::new(Fast::default())).unwrap();
+    let mut channel = offer(&worker, never_ready(), some_spec());
+    assert_eq!(next(&mut channel), Message::Accepted { epoch: 9 });
+    // The controller says that it takes up to 128 seconds, and there are 30 for all.
+    let since = Instant::now();
+    let Message::Refused { reason, .. } = answer(&mut channel) else { panic!("no refusal") };
+    assert!(reason.contains("in time"), "{reason}");
+    assert!(since.elapsed() < Duration::from_secs(8), "{:?}", since.elapsed());
+}
+
 /// Once a connection is lost no call waits for an answer anew.
 #[test]
 fn a_device_whose_connection_is_lost_answers_at_once() {
@@ -189,8 +296,8 @@ fn lost_connection(server: Option<ServerTls>, tls: Option<ClientTls>) {
         auth: None,
         tls,
     };
-    let theirs = NvmeDevice::connect(place, clock()).unwrap();
-    let cutter = theirs.cutter().unwrap();
+    let cutter = Cutter::default();
+    let theirs = NvmeDevice::connect_cuttable(place, cutter.clone(), clock()).unwrap();
     thread::scope(|scope| {
         let reads = scope.spawn(|| theirs.read(0, &mut [0; DEVICE_BLOCK]).unwrap_err());
         until("the device is read", || device.was_asked.load(Ordering::Acquire));

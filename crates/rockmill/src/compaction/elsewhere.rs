@@ -19,18 +19,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rockmill_format::ValueType;
+use rockmill_format::compression::compression_name;
 use rockmill_format::edit::{FileEntry, TablePiece};
 use rockmill_format::key::{MAX_SEQUENCE, ParsedInternalKey, SequenceNumber};
-use rockmill_format::properties::TableProperties;
+use rockmill_format::properties::{INDEX_TYPE, IndexType, TableProperties};
 use rockmill_io::{RandomAccessFile, WriteOptions};
 
 use super::file_ranges::FileRanges;
 use super::objects::JobRegistry;
 use super::pieces::KeptFile;
-use super::plan::is_supported;
+use super::plan::{JobPlan, is_supported};
 use super::result::JobResult;
-use super::spec::{Extent, FurtherFile, JobSpec, NumberRange};
+use super::spec::{Extent, FurtherFile, JobSpec, NumberRange, SpecFile};
 use super::thread_cpu::ThreadCpu;
+use super::tombstones::Tombstones;
 use super::unique_id::internal_unique_id;
 use super::{JobHost as _, JobMeans, JobOutput, JobStats, LocalHost, page_cache, user_key_range};
 use crate::compaction_filter::TableFileCreationReason;
@@ -44,7 +46,7 @@ use crate::panics::guarded;
 use crate::rate_limiter::IoPriority;
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
-use crate::table::{BlockSample, KeptPiece, PieceUse, Table, TableSummary, TphTable};
+use crate::table::{BlockBasedTable, BlockSample, KeptPiece, PieceUse, Table, TableSummary, TphTable};
 use crate::version::table_of_files;
 
 /// Bytes of an output after which its write-back is begun, where `bytes_per_sync` does not say.
@@ -81,6 +83,21 @@ pub(crate) fn may_go(spec: &JobSpec, knows: impl Fn(JobCode<'_>) -> bool) -> std
         Some(code) => Err(format!("workers are not known to have {code}")),
         None => Ok(()),
     }
+}
+
+/// Whether other machines can read the inputs of a job: damage on the network must not go unnoticed, and what a worker
+/// reads has no checksums but those of the tables.
+///
+/// # Errors
+/// Why not, for the log.
+pub(crate) fn inputs_may_go(spec: &JobSpec, host: &LocalHost) -> std::result::Result<(), String> {
+    for file in spec.runs.iter().flat_map(|run| &run.files) {
+        let table = host.open_input(file).map_err(|e| e.to_string())?;
+        if !table.has_checksums() {
+            return Err(format!("table {} has no checksums", file.number()));
+        }
+    }
+    Ok(())
 }
 
 /// Has a job done on another machine. Its tables are durable with their names, and not live. Also returns which machine
@@ -262,8 +279,6 @@ struct Checks<'a> {
     keys: (&'a [u8], &'a [u8]),
     /// Largest sequence number of the inputs.
     newest: SequenceNumber,
-    /// The least and the greatest possible number of entries of the inputs; `None` if tables do not say.
-    entries: Option<(u64, u64)>,
     /// Files that outputs may keep using, by number; several if several inputs have one.
     kept: HashMap<u64, Vec<KeptInput>>,
     /// Seconds since 1970.
@@ -282,7 +297,7 @@ impl<'a> Checks<'a> {
         let inputs = || spec.runs.iter().flat_map(|run| &run.files);
         let cmp = &host.means.objects.cmp;
         let keys = user_key_range(cmp, inputs().map(|f| &f.entry));
-        let (mut entries, mut kept) = (Some((0u64, 0u64)), HashMap::<u64, Vec<KeptInput>>::new());
+        let mut kept = HashMap::<u64, Vec<KeptInput>>::new();
         for file in inputs() {
             let table = host.open_input(file)?;
             let may = |piece: &KeptPiece| spec.keep.contains(&KeptFile { table: file.number(), file: piece.number });
@@ -293,9 +308,6 @@ impl<'a> Checks<'a> {
                     kept.entry(number).or_default().push(KeptInput { path, piece, path_id });
                 }
             }
-            let count = table.point_entries();
-            let sum = entries.zip(count);
-            entries = sum.map(|((l, m), c)| (l.saturating_add(*c.start()), m.saturating_add(*c.end())));
         }
         Ok(Self {
             spec,
@@ -303,7 +315,6 @@ impl<'a> Checks<'a> {
             check,
             keys: keys.ok_or_else(|| Error::invalid_argument("a job without inputs"))?,
             newest: inputs().map(|f| f.entry.largest_seqno).max().unwrap_or(0),
-            entries,
             kept,
             now: host.means.clock.now_micros() / 1_000_000,
         })
@@ -327,9 +338,18 @@ impl<'a> Checks<'a> {
         }
         let table = table_of_files(files, cmp, None)?;
         let pieces = self.pieces(entry, &table)?;
+        // The format first: without checksums the rest would say little.
         let (smallest_seqno, largest_seqno) = match (self.spec.output.format.tph, table.as_tph()) {
-            (None, None) => verify(&table, entry, self.check)?,
-            (Some(_), Some(tph)) => self.verify_tph(tph, entry)?,
+            (None, None) => {
+                let own = table.as_block_based().filter(|_| table.global_seqno().is_none());
+                let own = own.ok_or_else(|| lie(entry, "is of another kind"))?;
+                self.check_format(entry, own)?;
+                verify(&table, own, entry, self.check)?
+            }
+            (Some(_), Some(tph)) => {
+                self.check_format(entry, tph.own_file())?;
+                self.verify_tph(tph, entry)?
+            }
             _ => return Err(lie(entry, "is of another kind")),
         };
         let p = table.properties();
@@ -437,6 +457,32 @@ impl<'a> Checks<'a> {
         }
     }
 
+    /// Checks that a table is written as the spec says: a table of this job that is written here differs in nothing.
+    fn check_format(&self, entry: &FileEntry, own: &BlockBasedTable) -> Result<()> {
+        let (output, format) = (&self.spec.output, &self.spec.output.format.block_based);
+        let (footer, p) = (own.footer(), own.properties());
+        let names = [true, false].map(|used| compression_name(format.format_version, output.compression, used));
+        let index = if format.two_level_index { IndexType::TwoLevelIndexSearch } else { IndexType::BinarySearch };
+        let mut filtering = TableProperties::default();
+        filtering.set_filtering(format.whole_key_filtering, !output.format.prefix_extractor.is_empty());
+        let restarts = [format.block_restart_interval, format.index_block_restart_interval].map(|n| n as u64);
+        let is_as_wanted = [
+            ("checksum", footer.checksum == format.checksum),
+            ("format_version", footer.format_version == format.format_version),
+            ("format_version", p.format_version == u64::from(format.format_version)),
+            ("compression", names.contains(&p.compression_name)),
+            ("compression", p.compression_options == output.compression_opts.property()),
+            ("filter", p.filter_policy_name.is_empty() == (format.bloom_bits_per_key <= 0.0)),
+            ("filter", filtering.other.iter().all(|(name, value)| p.other.get(name) == Some(value))),
+            ("index type", p.other.get(INDEX_TYPE).is_some_and(|is| **is == (index as u32).to_le_bytes())),
+            ("restart interval", [p.data_block_restart_interval, p.index_block_restart_interval] == restarts),
+        ];
+        match is_as_wanted.iter().find(|(_, is)| !is) {
+            Some((what, _)) => Err(lie(entry, format_args!("is of another format: {what}"))),
+            None => Ok(()),
+        }
+    }
+
     fn check_owner(&self, entry: &FileEntry, p: &TableProperties) -> Result<()> {
         let (owner, extractor) = (&self.spec.output.owner, &self.spec.output.format.prefix_extractor);
         let texts = [
@@ -468,6 +514,16 @@ impl<'a> Checks<'a> {
         }
     }
 
+    /// The least and the greatest possible number of entries of some inputs; `None` if tables do not say.
+    fn entries(&self, is_read: impl Fn(&&Arc<SpecFile>) -> bool) -> Result<Option<(u64, u64)>> {
+        let mut sum = Some((0u64, 0u64));
+        for file in self.spec.runs.iter().flat_map(|run| &run.files).filter(is_read) {
+            let count = self.host.open_input(file)?.point_entries();
+            sum = sum.zip(count).map(|((l, m), c)| (l.saturating_add(*c.start()), m.saturating_add(*c.end())));
+        }
+        Ok(sum)
+    }
+
     /// Compares what was counted with what inputs and outputs have, and bounds what cannot be compared.
     fn counts(&self, made: &mut JobOutput) -> Result<()> {
         let survived = made.properties.iter().map(|p| p.num_entries.saturating_sub(p.num_range_deletions));
@@ -478,31 +534,44 @@ impl<'a> Checks<'a> {
             return Err(Error::corruption(format!("the result has {said} entries, and its tables {survived}")));
         }
         let read = stats.input_records;
-        // An input that is dropped unread is not counted.
-        let is_missing = |least| stats.files_covered == 0 && read < least;
-        if let Some((least, most)) = self.entries
-            && (read > most || is_missing(least))
+        // Inputs that range tombstones of others delete as a whole are not read, and their entries not counted.
+        let dead = match stats.files_covered {
+            0 => Vec::new(),
+            _ => Tombstones::gather(&mut JobPlan::new(self.spec, self.host)?, self.host)?.1,
+        };
+        let (files, bytes) = (dead.len() as u64, dead.iter().map(|f| f.size()).sum::<u64>());
+        if (stats.files_covered, stats.bytes_covered) != (files, bytes) {
+            let (said, said_bytes) = (stats.files_covered, stats.bytes_covered);
+            let is = format_args!("{files} with {bytes} bytes");
+            return Err(Error::corruption(format!(
+                "the result counts {said} inputs with {said_bytes} bytes that range tombstones delete, which are {is}"
+            )));
+        }
+        let is_read = |file: &&Arc<SpecFile>| dead.iter().all(|d| d.number() != file.number());
+        if let Some((least, most)) = self.entries(is_read)?
+            && !(least..=most).contains(&read)
         {
             return Err(Error::corruption(format!("the result counts {read} entries of inputs, which have {least}")));
         }
         let inputs = self.spec.input_bytes();
         let most = read.saturating_mul(2).max(survived);
-        let bounds =
-            stats.bytes_covered <= inputs && stats.files_covered <= NUMBERS_MAX && stats.subcompactions <= most;
-        if !bounds || stats.dropped.counts().into_iter().any(|n| *n > most) {
+        if stats.subcompactions > most || stats.dropped.counts().into_iter().any(|n| *n > most) {
             return Err(Error::corruption("the result counts more than there is"));
         }
         let output_bytes = made.files.iter().map(|f| f.size).fold(0, u64::saturating_add);
-        *stats = JobStats { input_bytes: inputs - stats.bytes_covered, output_bytes, ..*stats };
+        *stats = JobStats { input_bytes: inputs.saturating_sub(stats.bytes_covered), output_bytes, ..*stats };
         Ok(())
     }
 }
 
 /// Verifies a table, and gives the smallest and the largest sequence number in it, range tombstones included: those of
 /// its entries, or, where only some are read, those that its properties say and that the entries keep to.
-fn verify(table: &Table, entry: &FileEntry, check: TableCheck) -> Result<(SequenceNumber, SequenceNumber)> {
-    let block_based = table.as_block_based().filter(|_| table.global_seqno().is_none());
-    let block_based = block_based.ok_or_else(|| lie(entry, "is of another kind"))?;
+fn verify(
+    table: &Table,
+    block_based: &BlockBasedTable,
+    entry: &FileEntry,
+    check: TableCheck,
+) -> Result<(SequenceNumber, SequenceNumber)> {
     block_based.verify_layout()?;
     let (mut smallest, mut largest) = (SequenceNumber::MAX, 0);
     let mut visit = |key: &ParsedInternalKey<'_>| {

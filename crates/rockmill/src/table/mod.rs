@@ -30,6 +30,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rockmill_format::checksum::ChecksumType;
 use rockmill_format::key::{InternalKey, MAX_SEQUENCE, ParsedInternalKey, ValueType};
 use rockmill_format::properties::TableProperties;
 use rockmill_format::{InternalKeyComparator, SequenceNumber, SliceTransform};
@@ -280,6 +281,14 @@ impl Table {
     /// The number under which the cache has the blocks of an open file.
     pub(crate) fn cache_id(&self) -> Option<u64> {
         self.as_block_based().and_then(BlockBasedTable::cache_id)
+    }
+
+    /// True if the blocks of all its files have checksums.
+    pub(crate) fn has_checksums(&self) -> bool {
+        match self {
+            Self::BlockBased(table) => table.footer().checksum != ChecksumType::None,
+            Self::Tph(table) => table.has_checksums(),
+        }
     }
 
     /// The table as what it is, for tools and tests of that kind.

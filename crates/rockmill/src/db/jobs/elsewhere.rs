@@ -29,12 +29,20 @@ impl DbInner {
             return None;
         }
         let (name, number, bytes) = (&cf.name, spec.job, spec.input_bytes());
+        let stays = |why: String| log_info!(self.log, "[{name}] [JOB {number}] Not offered to a worker: {why}");
         if let Err(why) = elsewhere::may_go(spec, |code| workers.knows(code)) {
-            log_info!(self.log, "[{name}] [JOB {number}] Not offered to a worker: {why}");
+            stays(why);
             return None;
         }
         let mut tried = Vec::new();
         let mut taken = workers.take(bytes, &tried);
+        // Opens the inputs, so only if there is a worker.
+        if taken.is_some()
+            && let Err(why) = elsewhere::inputs_may_go(spec, host)
+        {
+            stays(why);
+            return None;
+        }
         while let Some(worker) = taken {
             let e = match elsewhere::run(spec, host, &*worker) {
                 Ok((output, done)) => {

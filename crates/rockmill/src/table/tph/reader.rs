@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use rockmill_format::checksum::ChecksumType;
 use rockmill_format::filename::{self, FileType};
 use rockmill_format::key::{self, InternalKey, MAX_SEQUENCE, ParsedInternalKey, ValueType};
 use rockmill_format::properties::TableProperties;
@@ -334,6 +335,11 @@ impl TphTable {
     /// See [`Table::file_paths`].
     pub(in crate::table) fn file_paths(&self) -> Vec<&Path> {
         self.pieces.iter().map(|p| p.table.path()).collect()
+    }
+
+    /// See [`Table::has_checksums`].
+    pub(in crate::table) fn has_checksums(&self) -> bool {
+        self.pieces.iter().all(|piece| piece.table.footer().checksum != ChecksumType::None)
     }
 
     /// See [`Table::further_files`].

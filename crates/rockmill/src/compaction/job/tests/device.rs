@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 
 use rockmill_format::block::{BlockCursor, BlockKind, BlockLayout};
+use rockmill_format::checksum::ChecksumType;
 use rockmill_format::footer::Footer;
 use rockmill_format::properties::TableProperties;
 
@@ -18,6 +19,7 @@ use crate::compaction::worker::{WorkerDevice, WorkerMachine};
 use crate::compaction::{JobOutput, JobStats};
 use crate::compaction_workers::{JobCode, JobDevice, RemoteDone, RemoteJob, RemoteUsage, TableCheck, TakenWorker};
 use crate::error::{Error, ErrorKind};
+use crate::options::TableKind;
 
 /// Of a table.
 const FOOTER_BYTES: u64 = 53;
@@ -41,6 +43,8 @@ struct InProcess {
     clock: Arc<dyn rockmill_io::Clock>,
     engine: MergeEngine,
     lie: Box<Lie>,
+    /// Changes what it does.
+    other: fn(&mut JobSpec),
     /// Changes this byte of the first output.
     damages: Option<u64>,
     forges: Option<Box<Forgery>>,
@@ -123,7 +127,8 @@ impl TakenWorker for InProcess {
     fn run(&self, job: &RemoteJob<'_>) -> Result<RemoteDone> {
         let machine = WorkerMachine::new(registry(), 1, Arc::clone(&self.clock));
         let machine = machine.with_engine(self.engine)?;
-        let spec = machine.accept(job.spec)?;
+        let mut spec = machine.accept(job.spec)?;
+        (self.other)(&mut spec);
         let held = self.forges.as_ref().map(|_| Mutex::default());
         let lent = Arc::new(Lent { device: Arc::clone(job.device), damages: self.damages, held });
         let mut result = machine.run(&spec, Arc::clone(&lent) as Arc<dyn WorkerDevice>, &Arc::default());
@@ -142,6 +147,7 @@ fn honest(ctx: &LocalHost) -> InProcess {
         clock,
         engine: MergeEngine::Pread, // which needs no memory for reads in flight, and most jobs here are small
         lie: Box::new(|_| {}),
+        other: |_| {},
         damages: None,
         forges: None,
         check: TableCheck::All,
@@ -225,7 +231,7 @@ fn a_worker_that_lies_is_found_out_and_leaves_nothing() {
     let fs = Arc::new(MemFileSystem::new());
     let (tree, spec, before) = tree_and_job(&fs);
     type Change = fn(&mut JobOutput);
-    let lies: [(&str, Change); 18] = [
+    let lies: [(&str, Change); 22] = [
         ("a size", |made| made.files[0].size += 1),
         ("a much larger size", |made| made.files[0].size = u64::MAX),
         ("a smallest key", |made| made.files[1].smallest = InternalKey::new(b"k", 1, ValueType::Value)),
@@ -249,6 +255,12 @@ fn a_worker_that_lies_is_found_out_and_leaves_nothing() {
         }),
         ("more entries written", |made| made.stats.output_records += 1),
         ("fewer entries read", |made| made.stats.input_records -= 1),
+        ("an input that was dropped unread", |made| made.stats.files_covered = 1),
+        ("one in place of what was not read", |made| {
+            (made.stats.files_covered, made.stats.input_records) = (1, 0);
+        }),
+        ("its bytes", |made| (made.stats.files_covered, made.stats.bytes_covered) = (1, 1)),
+        ("bytes of none", |made| made.stats.bytes_covered = 1),
         ("more entries dropped than there are", |made| made.stats.dropped.hidden = u64::MAX),
     ];
     for ((what, change), check) in lies.into_iter().flat_map(|lie| checks().map(|check| (lie, check))) {
@@ -272,6 +284,97 @@ fn a_worker_that_lies_is_found_out_and_leaves_nothing() {
     // The job itself is as it was.
     compare(&spec, &tree.host());
     assert_eq!(names(&fs), before);
+}
+
+#[test]
+fn tables_of_another_format_are_refused() {
+    type Change = fn(&mut JobSpec);
+    let changes: [(&str, Change); 9] = [
+        ("checksum", |spec| spec.output.format.block_based.checksum = ChecksumType::None),
+        ("checksum", |spec| spec.output.format.block_based.checksum = ChecksumType::Crc32c),
+        ("format_version", |spec| spec.output.format.block_based.format_version = 6),
+        ("compression", |spec| spec.output.compression = CompressionType::Lz4),
+        ("compression", |spec| spec.output.compression_opts.level = 3),
+        ("filter", |spec| {
+            let bits = &mut spec.output.format.block_based.bloom_bits_per_key;
+            *bits = if *bits > 0.0 { 0.0 } else { 10.0 };
+        }),
+        ("filter", |spec| spec.output.format.block_based.whole_key_filtering = false),
+        ("index type", |spec| spec.output.format.block_based.two_level_index = true),
+        ("restart interval", |spec| spec.output.format.block_based.block_restart_interval = 4),
+    ];
+    let fs = Arc::new(MemFileSystem::new());
+    let (tree, spec, before) = tree_and_job(&fs);
+    for ((what, other), check) in changes.into_iter().flat_map(|change| checks().map(|check| (change, check))) {
+        let host = numbered(&tree.host());
+        let worker = InProcess { other, check, ..honest(&host) };
+        let e = remote::run(&spec, &host, &worker).expect_err(what);
+        assert!(e.message().contains(&format!("is of another format: {what}")), "{what}: {e}");
+        assert_eq!(names(&fs), before, "{what}");
+    }
+    // Without checksums a sample would not see it.
+    let host = numbered(&tree.host());
+    let forge = |table: &mut [u8], size: usize| table[size - FOOTER_BYTES as usize] = ChecksumType::None as u8;
+    let worker = InProcess { forges: Some(Box::new(forge)), ..honest(&host) };
+    let e = remote::run(&spec, &host, &worker).expect_err("a footer");
+    assert!(e.message().contains("is of another format: checksum"), "{e}");
+    assert_eq!(names(&fs), before);
+}
+
+/// Some inputs are as a whole deleted by range tombstones of others, and not read: the host finds the same ones.
+#[test]
+fn inputs_that_are_dropped_unread_are_counted_here_too() {
+    let fs = Arc::new(MemFileSystem::new());
+    let dir = PathBuf::from("/db");
+    fs.create_dir(&dir, true).unwrap();
+    let mut tree = Tree::new(context(Arc::clone(&fs) as _, dir), small_options());
+    let keys = |from: u32, seq: u64| {
+        let entry = |i| (format!("k{i:05}").into_bytes(), seq + u64::from(i - from), ValueType::Value, vec![b'v'; 20]);
+        Model { entries: (from..from + 100).map(entry).collect(), ..Model::default() }
+    };
+    tree.flush(&[keys(0, 1)]);
+    tree.flush(&[keys(200, 101)]);
+    let deletes = (b"k00000".to_vec(), b"k00100".to_vec(), 300);
+    tree.flush(&[Model { ranges: vec![deletes], ..keys(400, 301) }]);
+    let (version, none) = (Arc::new(tree.version.clone()), RunningCompactions::new());
+    let picked = manual::pick(&version, &tree.cf, &none, 0, 1, None, None, u64::MAX);
+    let ManualPick::Pick(c, _) = picked else { panic!("nothing picked") };
+    let spec = tree.spec(&c);
+    compare(&spec, &tree.host());
+    let host = numbered(&tree.host());
+    let (output, _) = remote::run(&spec, &host, &honest(&host)).unwrap();
+    assert_eq!((output.stats.files_covered, output.stats.input_records), (1, 200));
+    taken(&host, &output);
+    type Change = fn(&mut JobStats);
+    let lies: [(&str, Change); 4] = [
+        ("fewer entries", |stats| stats.input_records -= 1),
+        ("entries of the input that was dropped", |stats| stats.input_records += 1),
+        ("another input", |stats| stats.files_covered = 2),
+        ("no input", |stats| (stats.files_covered, stats.bytes_covered) = (0, 0)),
+    ];
+    for (what, change) in lies {
+        let host = numbered(&tree.host());
+        let lie = move |result: &mut JobResult| change(&mut result.outcome.as_mut().unwrap().stats);
+        remote::run(&spec, &host, &InProcess { lie: Box::new(lie), ..honest(&host) }).expect_err(what);
+    }
+}
+
+/// What a worker reads has no other checksums on its way.
+#[test]
+fn inputs_without_checksums_stay_here() {
+    for (checksum, goes) in [(ChecksumType::None, false), (ChecksumType::Xxh3, true)] {
+        for table_factory in [TableKind::BlockBased, TableKind::Tph] {
+            let fs = Arc::new(MemFileSystem::new());
+            let dir = PathBuf::from("/db");
+            fs.create_dir(&dir, true).unwrap();
+            let mut cf = CfOptions { table_factory, ..small_options() };
+            cf.table.checksum = checksum;
+            let (tree, c) = tree_with_l0(fs, dir, cf, 100);
+            let said = remote::inputs_may_go(&tree.spec(&c), &tree.host());
+            assert_eq!(said.is_ok(), goes, "{checksum:?} {table_factory:?} {said:?}");
+            assert!(goes || said.unwrap_err().contains("has no checksums"));
+        }
+    }
 }
 
 #[test]
