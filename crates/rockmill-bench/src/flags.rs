@@ -345,6 +345,7 @@ flags! {
         compaction_workers: String = String::new();
     "Jobs that a worker is given at a time." worker_jobs: usize = 1;
     "Compactions with fewer bytes of input are done here." worker_input_min: Size = Size(16 << 20);
+    "So many compactions run here before others go to workers." worker_here_first: usize = 0;
     "Operations that the slowed device does at a time; 0: any number (not in db_bench)." device_queue: usize = 0;
     "Bytes of the files of the benchmark device (not in db_bench)." device_bytes: u64 = 256 << 20;
 }

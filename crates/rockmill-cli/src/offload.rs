@@ -133,6 +133,9 @@ pub struct OffloadArgs {
     #[arg(long, value_name = "N", requires = "compaction_workers", conflicts_with = "compaction_pool")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub worker_jobs: Option<u32>,
+    /// So many compactions run here before others go to workers [default: 0]
+    #[arg(long, value_name = "N", requires = "who_compacts", value_parser = clap::value_parser!(u16).range(0..=1024))]
+    pub compactions_here_first: Option<u16>,
     /// What is read of the tables that workers wrote: all, or all but the data and a part of that, as 10% [default:
     /// all]
     #[arg(long, value_name = "all|N%", requires = "who_compacts")]
@@ -268,6 +271,7 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     config.allow_unauthenticated = args.allow_unauthenticated_workers;
     config.input_bytes_min = args.worker_input_min.unwrap_or(config.input_bytes_min);
     config.jobs_max = args.worker_jobs.map_or(config.jobs_max, |n| n as usize);
+    config.here_first = args.compactions_here_first.unwrap_or(0).into();
     config.check = args.worker_check.unwrap_or_default();
     config.external = args.external_target.clone();
     let workers = Workers::new(config, clock()).map_err(|e| {

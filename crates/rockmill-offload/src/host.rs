@@ -61,6 +61,8 @@ pub struct WorkersConfig {
     pub allow_unauthenticated: bool,
     /// Smaller jobs stay here.
     pub input_bytes_min: u64,
+    /// So many compactions run here before others go to workers: with idle cores here, a worker gains nothing.
+    pub here_first: usize,
     /// Jobs that one worker of the list is given at a time. One of a pool says itself when it has room.
     pub jobs_max: usize,
     /// A worker that says nothing for so long has lost its job.
@@ -97,6 +99,7 @@ impl WorkersConfig {
             secrets: None,
             allow_unauthenticated: false,
             input_bytes_min: 16 << 20,
+            here_first: 0,
             jobs_max: 1,
             silence_max: Duration::from_secs(10),
             bytes_per_second_min: 4 << 20,
@@ -610,6 +613,10 @@ impl TakenWorker for TakenOfPool<'_> {
 }
 
 impl CompactionWorkers for Workers {
+    fn here_first(&self) -> usize {
+        self.config.here_first
+    }
+
     fn take(&self, input_bytes: u64, tried: &[usize]) -> Option<Box<dyn TakenWorker + '_>> {
         if input_bytes < self.config.input_bytes_min {
             return None;

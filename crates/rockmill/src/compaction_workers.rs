@@ -37,6 +37,12 @@ pub trait CompactionWorkers: Send + Sync + fmt::Debug {
     /// workers that failed at the same job. `None`: the job should be done here. Must be quick.
     fn take(&self, input_bytes: u64, tried: &[usize]) -> Option<Box<dyn TakenWorker + '_>>;
 
+    /// How many compactions run here before others are offered to workers; 0 for none. A worker costs the network, and
+    /// the store a part of the CPU that the job would take here, so it gains nothing while cores here are idle.
+    fn here_first(&self) -> usize {
+        0
+    }
+
     /// Whether all workers have this code, in addition to what every Rockmill has. Jobs that call other code are done
     /// here.
     fn knows(&self, code: JobCode<'_>) -> bool {

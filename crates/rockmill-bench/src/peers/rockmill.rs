@@ -107,6 +107,7 @@ fn set_workers(options: &mut Options, flags: &Flags) -> Result<()> {
     });
     let config = WorkersConfig {
         input_bytes_min: flags.worker_input_min.0,
+        here_first: flags.worker_here_first,
         jobs_max: flags.worker_jobs,
         ..WorkersConfig::new(addresses.collect::<Result<_>>()?)
     };

@@ -298,3 +298,13 @@ fn tph_tables_go_there_with_their_shared_files() {
         assert!(all.iter().all(|(key, value)| db.get(key).unwrap().as_ref() == Some(value)), "{check}");
     }
 }
+
+/// With as many compactions to keep here as there are threads, none goes; with none to keep, all that may.
+#[test]
+fn compactions_stay_here_while_few_run() {
+    let worker = worker(WorkerConfig::default());
+    let (elsewhere, returned) = run_database(WorkersConfig { here_first: 64, ..config(&[worker.address()]) });
+    assert_eq!((elsewhere, returned, worker.counters().done), (0, 0, 0));
+    let (elsewhere, _) = run_database(WorkersConfig { here_first: 0, ..config(&[worker.address()]) });
+    assert!(elsewhere > 0 && worker.counters().done == elsewhere);
+}

@@ -11,6 +11,7 @@
 //! | [`stop`], [`stop_of_leader`] | by a writer that waits, each time that it looks |
 //! | [`allowance`] | before each sleep of a writer, while a flush is in flight |
 //! | [`is_flush_bound`] | by a compaction thread, for each job |
+//! | [`stays_here`] | by a compaction thread, for each job that a worker could do |
 //! | `read_protection.rs`, `left_to_jobs` | by each job, before each piece; tables are there, which know no options |
 //!
 //! The code that carries out an order has its own clock and decides nothing: the buckets of `write_control.rs` meter
@@ -393,6 +394,14 @@ pub fn allowance<'a, R: FnOnce(usize) -> f64>(
         _ => Allowance::FREE,
     });
     allowances.min_by(|a, b| a.rate.total_cmp(&b.rate)).unwrap_or(Allowance::FREE)
+}
+
+/// Whether a compaction that a worker could do stays here: `running_here` others do, and the store keeps `here_first`.
+///
+/// By the simulator (docs/offload.md, "When it pays"), a store whose cores are busy gains more than twice its
+/// throughput by workers, and one with idle cores loses where the network is slower than its device.
+pub fn stays_here(running_here: usize, here_first: usize) -> bool {
+    running_here < here_first
 }
 
 /// Whether it is more important that jobs of DF-compaction write little than that there are many: writers wait for

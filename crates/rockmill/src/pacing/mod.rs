@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use rockmill_io::Clock;
 
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use decide::Orders;
 use flush_priority::FlushPriority;
 use read_protection::ReadProtection;
@@ -46,6 +46,18 @@ pub(crate) struct Pacing {
     writers_wait: Arc<AtomicBool>,
     flush_priority: Arc<FlushPriority>,
     read_protection: Arc<ReadProtection>,
+    /// Compactions that run on this machine, of those that count.
+    compactions_here: AtomicUsize,
+}
+
+/// A compaction that runs on this machine, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct CompactsHere<'a>(&'a AtomicUsize);
+
+impl Drop for CompactsHere<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Pacing {
@@ -56,7 +68,21 @@ impl Pacing {
             writers_wait: Arc::default(),
             flush_priority: Arc::default(),
             read_protection: Arc::new(ReadProtection::new(Arc::clone(clock))),
+            compactions_here: AtomicUsize::new(0),
         }
+    }
+
+    /// Counts a compaction that runs on this machine, if it stays here by [`decide::stays_here`].
+    pub fn keep_here(&self, here_first: usize) -> Option<CompactsHere<'_>> {
+        let more = |running| decide::stays_here(running, here_first).then_some(running + 1);
+        self.compactions_here.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(CompactsHere(&self.compactions_here))
+    }
+
+    /// Counts a compaction that runs on this machine since no worker does it.
+    pub fn compacts_here(&self) -> CompactsHere<'_> {
+        self.compactions_here.fetch_add(1, Ordering::Relaxed);
+        CompactsHere(&self.compactions_here)
     }
 
     /// Carries out `orders` from now on. `written`: all bytes that users wrote so far.
@@ -88,5 +114,24 @@ impl Pacing {
     #[inline]
     pub fn read_protection(&self) -> &Arc<ReadProtection> {
         &self.read_protection
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compactions_are_kept_here_up_to_a_number() {
+        let clock: Arc<dyn Clock> = Arc::new(rockmill_io::ManualClock::default());
+        let pacing = Pacing::new(&clock);
+        assert!(pacing.keep_here(0).is_none());
+        let first = pacing.keep_here(2).expect("none runs here");
+        let second = pacing.compacts_here();
+        assert!(pacing.keep_here(2).is_none());
+        drop(first);
+        assert!(pacing.keep_here(2).is_some());
+        drop(second);
+        assert_eq!(pacing.compactions_here.load(Ordering::Relaxed), 0);
     }
 }

@@ -264,9 +264,15 @@ impl DbInner {
         host.means.device_share = self.device_share(&awaited);
         let _running = self.reporting.running().compaction(cf, job, compaction, &host.events.progress);
         let spec = JobSpec::of_compaction(compaction, &family, job, &host.means)?;
-        let output = match self.compact_elsewhere(cf, compaction, &spec, &host) {
+        let here =
+            self.opts.compaction_workers.as_ref().and_then(|workers| self.pacing.keep_here(workers.here_first()));
+        let elsewhere = if here.is_none() { self.compact_elsewhere(cf, compaction, &spec, &host) } else { None };
+        let output = match elsewhere {
             Some(output) => output,
-            None => job::run(&spec, &host)?,
+            None => {
+                let _here = here.unwrap_or_else(|| self.pacing.compacts_here());
+                job::run(&spec, &host)?
+            }
         };
         self.open_new_tables(cf, compaction.output_level, &output.files);
         edit.new_files = output.files.iter().map(|f| (compaction.output_level as u32, f.clone())).collect();
