@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use cli_support::{ROCKMILL, Sandbox};
 
-/// Lines that this test does not run: commands that install, build and test; continuous integration runs these
-/// separately.
+/// Lines that this test does not run: commands that install, build and test. Continuous integration runs `scripts/test`
+/// and `scripts/demo` separately; `cargo install` and `scripts/build_rocksdb` take long, and are run by hand.
 const NOT_RUN: [&str; 2] = ["scripts/", "cargo install "];
 
 /// Numbers in the benchmark's command, and smaller ones for this test.

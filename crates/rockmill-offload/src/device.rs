@@ -75,15 +75,7 @@ struct External {
 impl External {
     fn connect(external: ExternalPlace, cutter: &Cutter, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let ExternalPlace { place, inputs } = external;
-        let config = HostConfig {
-            subsystem: place.subsystem,
-            host: place.name,
-            host_id: place.host_id,
-            keep_alive_ms: KEEP_ALIVE_MS,
-            auth: place.auth,
-            // Blocks have checksums of their own, as above.
-            queue: QueueConfig { header_digest: true, ..QueueConfig::default() },
-        };
+        let config = place.host_config();
         let host = TcpHost::connect_cuttable(place.address, config, place.tls, Some(cutter.clone()), clock);
         let host = host.map_err(failed)?;
         let id = inputs.namespace;
@@ -159,6 +151,21 @@ pub(crate) struct Place {
     pub host_id: [u8; 16],
     pub auth: Option<HostAuth>,
     pub tls: Option<ClientTls>,
+}
+
+impl Place {
+    fn host_config(&self) -> HostConfig {
+        // What TLS carries it has sealed already.
+        let digests = self.tls.is_none();
+        HostConfig {
+            subsystem: self.subsystem.clone(),
+            host: self.name.clone(),
+            host_id: self.host_id,
+            keep_alive_ms: KEEP_ALIVE_MS,
+            auth: self.auth.clone(),
+            queue: QueueConfig { header_digest: digests, data_digest: digests, ..QueueConfig::default() },
+        }
+    }
 }
 
 fn failed(e: HostError) -> io::Error {
@@ -459,16 +466,7 @@ impl NvmeDevice {
         // One limit for all connections and what is asked until they are ready: each step has a limit of its own, and
         // a store decides how many steps there are.
         cutter.set_limit(Some(Duration::from_nanos(clock.monotonic_nanos()) + CONNECT_TIMEOUT));
-        // What TLS carries it has sealed already.
-        let digests = place.tls.is_none();
-        let config = HostConfig {
-            subsystem: place.subsystem,
-            host: place.name,
-            host_id: place.host_id,
-            keep_alive_ms: KEEP_ALIVE_MS,
-            auth: place.auth,
-            queue: QueueConfig { header_digest: digests, data_digest: digests, ..QueueConfig::default() },
-        };
+        let config = place.host_config();
         let host = TcpHost::connect_cuttable(place.address, config, place.tls, Some(cutter.clone()), clock);
         let host = host.map_err(failed)?;
         let namespace = host.admin(|admin| admin.set_queues(READ_QUEUES + 1).and_then(|_| admin.namespace(NAMESPACE)));
