@@ -223,7 +223,7 @@ fn a_worker_that_writes_on_when_it_is_done() {
     assert_eq!(late.load(Ordering::Relaxed), elsewhere);
 }
 
-/// Peers that do not authenticate keep no worker from its job: neither with connections, nor with the discovery service.
+/// Peers that do not authenticate keep no worker from its job, with connections or with the discovery service.
 #[test]
 fn strangers_at_a_job_s_port_take_no_place() {
     let rogue = Rogue::start(|mut channel| {
