@@ -140,8 +140,8 @@ pub struct OffloadArgs {
     /// all]
     #[arg(long, value_name = "all|N%", requires = "who_compacts")]
     pub worker_check: Option<Check>,
-    /// Workers read inputs at this target of NVMe/TCP in place of here: it exports DEVICE, which the tables are on, from
-    /// byte START of the namespace on
+    /// Workers read inputs at this target of NVMe/TCP, not here: it exports DEVICE, which the tables are on, from byte
+    /// START of the namespace on
     #[arg(long, value_name = "ADDR,SUBSYSTEM,NSID,DEVICE[,START]", requires = "who_compacts")]
     pub external_target: Option<ExternalTarget>,
 }

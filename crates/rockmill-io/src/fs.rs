@@ -334,8 +334,8 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     /// Where the file lies on its block device, for those who read it there. What is not durable yet is written first.
     ///
     /// # Errors
-    /// Why nobody can: the file system puts bytes where it does not say (neither ext4 nor XFS), or a part of the file is
-    /// in no blocks of its own, not written yet, compressed or encrypted.
+    /// Why nobody can: the file system puts bytes where it does not say (neither ext4 nor XFS), or a part of the file
+    /// is in no blocks of its own, not written yet, compressed or encrypted.
     fn extents(&self) -> io::Result<FileExtents> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this file system does not say where files lie"))
     }

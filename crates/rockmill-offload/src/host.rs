@@ -167,8 +167,8 @@ impl Workers {
     /// begun.
     ///
     /// # Errors
-    /// A configuration that is not safe, keys for TLS or a pool where this was built without them, or an external target
-    /// whose device is none.
+    /// A configuration that is not safe, keys for TLS or a pool where this was built without them, or an external
+    /// target whose device is none.
     pub fn new(config: WorkersConfig, clock: Arc<dyn Clock>) -> io::Result<Arc<Self>> {
         let external = config.external.clone().map(External::new).transpose()?;
         Self::with_external(config, external, clock)

@@ -9,6 +9,7 @@ use rockmill_skip::skip;
 use rockmill_stress::configuration::{Configuration, kernel_engine};
 use rockmill_stress::crash::{self, Points, Where};
 use rockmill_stress::faults;
+use rockmill_stress::workers;
 
 fn seed() -> u64 {
     let set = std::env::var("ROCKMILL_SEED").ok().and_then(|s| s.parse().ok());
@@ -198,4 +199,26 @@ fn power_cuts_and_failing_calls_around_extra_runs_lose_nothing() {
     }
     println!("{cut}\n{failed}");
     assert!(cut.points > 0 && failed.faults > 0, "{cut} {failed}");
+}
+
+/// A worker does the compactions, and the store is cut off, or its calls fail, at any moment of their leases: while the
+/// worker reads and writes, while the store checks what came back, and before it is live.
+#[test]
+fn power_cuts_and_failing_calls_around_jobs_of_a_worker_lose_nothing() {
+    let (seed, done) = (seed(), workers::counters().done);
+    let of = |all: &mut Vec<Configuration>| {
+        for c in all {
+            *c = c.clone().with("worker", "loopback").unwrap().with("engine", "pread").unwrap();
+        }
+    };
+    let mut plan = crash::Plan::random(seed, 150, Points::About(30));
+    of(&mut plan.configurations);
+    plan.save = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("crash-worker"));
+    let cut = crash::run(&plan).unwrap_or_else(|e| panic!("{e}"));
+    let mut plan = faults::Plan::random(seed, 60, Points::About(30));
+    of(&mut plan.configurations);
+    let failed = faults::run(&plan).unwrap_or_else(|e| panic!("{e}"));
+    println!("{cut}\n{failed}");
+    assert!(cut.points > 0 && failed.faults > 0, "{cut} {failed}");
+    assert!(workers::counters().done > done, "no compaction was done by the worker");
 }

@@ -328,8 +328,9 @@ impl JobDevice {
         self.fenced.load(Ordering::Acquire)
     }
 
-    /// Where the inputs lie on the block device of this number (`st_dev`), for a worker that reads them there. They stay
-    /// there as long as nothing moves them: ask again after the job, and take its result only if the answer is the same.
+    /// Where the inputs lie on the block device of this number (`st_dev`), for a worker that reads them there. They
+    /// stay there as long as nothing moves them: ask again after the job, and take its result only if the answer is the
+    /// same.
     ///
     /// # Errors
     /// Why they cannot be read there: they are on another device, or see [`RandomAccessFile::extents`].

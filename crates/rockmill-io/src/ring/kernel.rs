@@ -465,8 +465,8 @@ impl KernelQueue {
         }
     }
 
-    /// A wait was over without a completion: makes the kernel look at what is queued for its own threads. The next entry
-    /// submits it.
+    /// A wait was over without a completion: makes the kernel look at what is queued for its own threads. The next
+    /// entry submits it.
     #[cold]
     fn nudge(&mut self) {
         let entry = opcode::Nop::new().build().flags(squeue::Flags::ASYNC).user_data(NUDGE);
