@@ -448,7 +448,7 @@ fn pump(
         io.advance()?;
         let mut i = 0;
         while let Some(&(id, _)) = begun.get(i) {
-            match io.ended("a command of a job", id) {
+            match io.ended_reusing("a command of a job", id) {
                 Some(result) => begun.remove(i).1.ended(result, &mut spare),
                 None => i += 1,
             }

@@ -684,7 +684,7 @@ impl<L: Link> Io<L> {
         submit(&mut self.link, Command::reading_into(command::read(namespace.id, first, count), memory))
     }
 
-    /// The same for a write; [`Self::ended`] gives its memory back.
+    /// The same for a write; [`Self::ended_reusing`] gives its memory back.
     ///
     /// # Errors
     /// As [`Self::begin_read`].
@@ -706,11 +706,16 @@ impl<L: Link> Io<L> {
         exchange(&mut self.link)
     }
 
-    /// The result of a started command, if it has ended: the data of a read, or the memory of a write. Returned only
-    /// once.
+    /// The result of a started command, if it has ended: the data of a read. Returned only once.
     pub fn ended(&mut self, what: &'static str, id: u16) -> Option<Result<Vec<u8>, HostError>> {
         let done = self.link.queue().take(id)?;
         Some(success(what, done).map(|done| done.data))
+    }
+
+    /// The same, with the memory of a write's data in their place.
+    pub fn ended_reusing(&mut self, what: &'static str, id: u16) -> Option<Result<Vec<u8>, HostError>> {
+        let done = self.link.queue().take(id)?;
+        Some(success(what, done).map(|done| if done.data.is_empty() { done.sent } else { done.data }))
     }
 
     /// Blocks of one command.

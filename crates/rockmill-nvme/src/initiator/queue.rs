@@ -100,9 +100,10 @@ pub struct Completion {
     pub status: Status,
     /// What it returns.
     pub result: u64,
-    /// Data from the controller; empty unless the command succeeded. Of a write, the memory that its data were in, for
-    /// the next one.
+    /// Data from the controller; empty unless the command succeeded.
     pub data: Vec<u8>,
+    /// The memory that data to the controller were in, for the next command; empty if they were sent in the capsule.
+    pub sent: Vec<u8>,
 }
 
 /// Why a command was not taken.
@@ -424,9 +425,9 @@ impl Queue {
         if let Slot::Pending(pending) = slot {
             let broken = pending.broken && status.is_success();
             let status = if broken { Status::TRANSIENT_TRANSPORT_ERROR } else { status };
-            let memory = if pending.outgoing.is_empty() { &mut pending.incoming } else { &mut pending.outgoing };
-            let data = if status.is_success() { std::mem::take(memory) } else { Vec::new() };
-            *slot = Slot::Done(Completion { status, result, data });
+            let data = if status.is_success() { std::mem::take(&mut pending.incoming) } else { Vec::new() };
+            let sent = std::mem::take(&mut pending.outgoing);
+            *slot = Slot::Done(Completion { status, result, data, sent });
             self.answers += 1;
         }
     }
