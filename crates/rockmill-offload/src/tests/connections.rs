@@ -89,8 +89,18 @@ impl Jobs {
         (elsewhere, after.compactions_returned - before.compactions_returned)
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("LOG")).unwrap()
+    /// Waits until the log says this: it is written now and then.
+    #[track_caller]
+    fn logs(&self, what: &str) {
+        let log = || std::fs::read_to_string(self.dir.path().join("LOG")).unwrap();
+        let said = (0..500).any(|_| {
+            let is_said = log().contains(what);
+            if !is_said {
+                thread::sleep(Duration::from_millis(10));
+            }
+            is_said
+        });
+        assert!(said, "{what}: {}", log());
     }
 }
 
@@ -156,7 +166,7 @@ fn a_worker_that_drains_keeps_no_connection() {
     worker.drain();
     let (elsewhere, returned) = jobs.run();
     assert!(elsewhere == 0 && returned > 0, "{elsewhere} done elsewhere, {returned} came back");
-    assert!(jobs.log().contains("is about to end"), "{}", jobs.log());
+    jobs.logs("is about to end");
 }
 
 /// A worker that says more of a job than that it is done has a new connection for the next one.
@@ -198,7 +208,7 @@ fn another_version_is_told() {
     let (elsewhere, returned) = jobs.run();
     assert!(elsewhere == 0 && returned > 0, "{elsewhere} done elsewhere, {returned} came back");
     let told = format!("it speaks version {} of the control channel, and this side {VERSION}", VERSION + 1);
-    assert!(jobs.log().contains(&told), "{}", jobs.log());
+    jobs.logs(&told);
     // A worker tells it, too, and a store of another version learns which one the worker has.
     static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let tell: fn(&str) = |line| TOLD.lock().push(line.to_owned());

@@ -198,7 +198,9 @@ impl Setting {
         self.disk.reads.load(Ordering::Acquire)
     }
 
-    fn log(&self) -> String {
+    /// The database's log, which is whole once it is closed.
+    fn log(&self, db: Db) -> String {
+        drop(db);
         std::fs::read_to_string(self.dir.path().join("LOG")).unwrap()
     }
 }
@@ -212,7 +214,8 @@ fn inputs_are_read_at_the_external_target_and_nothing_is_written_there() {
         let input: u64 = db.live_files().unwrap().iter().map(|f| f.size as u64).sum();
         let (elsewhere, returned) = setting.compact(&db);
         assert!(elsewhere > 0 && returned == 0, "{elsewhere} {returned}");
-        assert!(setting.reads() > 0 && setting.log().contains("with the external target"), "{}", setting.log());
+        let log = setting.log(db);
+        assert!(setting.reads() > 0 && log.contains("with the external target"), "{log}");
         // What the store sent is what the worker needs besides inputs: nearly nothing.
         let counters = setting.worker.counters();
         assert!(counters.received_bytes >= input, "{counters:?} of {input}");
@@ -226,7 +229,8 @@ fn a_job_that_fails_at_the_target_is_done_all_the_same() {
     let db = setting.open(WorkersConfig { pause: Duration::from_secs(600), ..setting.config() }, None);
     let (_, returned) = setting.compact(&db);
     assert!(returned > 0 && setting.reads() > 0);
-    assert!(setting.log().contains("with the external target"), "{}", setting.log());
+    let log = setting.log(db);
+    assert!(log.contains("with the external target"), "{log}");
 }
 
 /// The blocks' checksums tell, so that nothing wrong becomes a table.
@@ -248,7 +252,7 @@ fn a_result_is_not_taken_if_inputs_were_moved_meanwhile() {
     *setting.disk.moves.lock() = Some(setting.dir.path().join(first.name.trim_start_matches('/')));
     let (_, returned) = setting.compact(&db);
     assert!(returned > 0);
-    let log = setting.log();
+    let log = setting.log(db);
     assert!(log.contains("the file system moved its inputs while they were read"), "{log}");
 }
 
@@ -258,7 +262,7 @@ fn where_inputs_are_not_on_the_targets_device_they_come_from_the_store() {
     let db = setting.open(setting.config(), Some(u64::MAX));
     let (elsewhere, returned) = setting.compact(&db);
     assert!(elsewhere > 0 && returned == 0 && setting.reads() == 0);
-    let log = setting.log();
+    let log = setting.log(db);
     assert!(log.contains("(not at the external target: an input is on another device)"), "{log}");
 }
 
