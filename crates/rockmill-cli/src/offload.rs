@@ -273,6 +273,13 @@ pub fn set_workers(options: &mut Options, args: &OffloadArgs) -> Result<()> {
     config.jobs_max = args.worker_jobs.map_or(config.jobs_max, |n| n as usize);
     config.here_first = args.compactions_here_first.unwrap_or(0).into();
     config.check = args.worker_check.unwrap_or_default();
+    if let Some(target) = &args.external_target {
+        let device = &target.device;
+        rockmill_io::block_device_number(device).map_err(|e| {
+            CliError::usage(format!("--external-target: {}: {e}", device.display()))
+                .hint("name the device with the database's file system, as `df` shows it")
+        })?;
+    }
     config.external = args.external_target.clone();
     let workers = Workers::new(config, clock()).map_err(|e| {
         let wrong = CliError::usage(format!("{flag}: {e}"));

@@ -184,6 +184,9 @@ fn what_is_not_safe_is_refused() {
     s.run(&pool).fails(2, &["worker-jobs"]);
     let none = ["compact", "db", "--compaction-workers", "127.0.0.1:1", "--worker-jobs", "0"];
     s.run(&none).fails(2, &["worker-jobs"]);
+    let external = |target| ["compact", "db", "--compaction-workers", "127.0.0.1:1", "--external-target", target];
+    s.run(&external("127.0.0.1:1")).fails(2, &["ADDRESS,SUBSYSTEM,NAMESPACE,DEVICE"]);
+    s.run(&external("127.0.0.1:1,nqn,1,/dev/null")).fails(2, &["/dev/null: not a block device", "as `df` shows it"]);
 }
 
 #[test]

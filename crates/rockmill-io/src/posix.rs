@@ -46,7 +46,7 @@ pub fn block_device_number(path: &Path) -> io::Result<u64> {
     let meta = fs::metadata(path)?;
     match std::os::unix::fs::FileTypeExt::is_block_device(&meta.file_type()) {
         true => Ok(meta.rdev()),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no block device")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a block device")),
     }
 }
 

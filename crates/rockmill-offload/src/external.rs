@@ -186,7 +186,7 @@ mod tests {
             assert!(e.starts_with("external target"), "{e}");
         }
         let e = External::new("127.0.0.1:1,nqn,1,/dev/null".parse().unwrap()).unwrap_err();
-        assert!(e.to_string().contains("/dev/null: it is no block device"), "{e}");
+        assert!(e.to_string().contains("/dev/null: not a block device"), "{e}");
     }
 
     #[test]

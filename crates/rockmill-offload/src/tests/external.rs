@@ -295,5 +295,5 @@ fn a_target_on_another_machine_needs_secrets_or_permission() {
     let allowed = WorkersConfig { allow_unauthenticated: true, ..open.clone() };
     Workers::with_external(allowed, Some(External::on(external, 1)), clock()).unwrap();
     let e = Workers::new(open, clock()).unwrap_err();
-    assert!(e.to_string().contains("/dev/null: it is no block device"), "{e}");
+    assert!(e.to_string().contains("/dev/null: not a block device"), "{e}");
 }
