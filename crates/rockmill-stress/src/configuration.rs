@@ -496,8 +496,13 @@ impl Default for Configuration {
 }
 
 impl Configuration {
-    /// Any configuration. One in eight has a worker: its jobs mostly wait for messages, and crash tests open thousands
-    /// of databases.
+    /// The same without a worker: its jobs mostly wait for messages, which is slow where thousands of databases are
+    /// opened.
+    pub fn without_worker(self) -> Self {
+        self.clone().with("worker", "none").unwrap_or(self)
+    }
+
+    /// Any configuration. One in eight has a worker.
     pub fn random(rng: &mut fastrand::Rng) -> Self {
         let choose = |axis: &Axis| match axis.name {
             "worker" => usize::from(rng.u8(..8) == 0),

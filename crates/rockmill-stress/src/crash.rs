@@ -120,14 +120,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A random history of `steps` steps with a few random configurations, cut at `points`. The seed also chooses the
-    /// kind of history: ordinary writes (most of them), copies of the database, tables deleted by range, no WAL (with
-    /// column families flushed together or separately), FIFO compaction that drops old tables, and many concurrent
-    /// writes of several threads. Some concurrent writes are also in all other kinds, except with separate flushes and
-    /// with FIFO compaction.
+    /// A random history of `steps` steps with a few random configurations, cut at `points`. None has a worker; give one
+    /// to [`Self::configurations`]. The seed also chooses the kind of history: ordinary writes (most of them), copies
+    /// of the database, tables deleted by range, no WAL (with column families flushed together or separately), FIFO
+    /// compaction that drops old tables, and many concurrent writes of several threads. Some concurrent writes are also
+    /// in all other kinds, except with separate flushes and with FIFO compaction.
     pub fn random(seed: u64, steps: usize, points: Points) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let mut configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng)).collect();
+        let mut configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng).without_worker()).collect();
         let ordinary = Profile { together: 15, ..Profile::crash() };
         let unlogged = Profile { synced: 0, unlogged: 0, ingest: 0, copy: 0, flush_wal: 0, ..ordinary.clone() };
         let (profile, promise) = match seed % 8 {

@@ -144,7 +144,7 @@ impl Plan {
     /// A random history of `steps` steps with a few random configurations; the chosen calls fail.
     pub fn random(seed: u64, steps: usize, calls: Points) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng)).collect();
+        let configurations: Vec<_> = (0..3).map(|_| Configuration::random(&mut rng).without_worker()).collect();
         Self {
             seed,
             history: generate(seed, steps, &Profile { write: 300, ..Profile::crash() }),
