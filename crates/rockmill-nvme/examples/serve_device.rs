@@ -2,7 +2,8 @@
 //! (docs/offload.md). No authentication: for this machine, or a network that is trusted.
 //!
 //! ```text
-//! cargo run --release -p rockmill-nvme --example serve_device -- 127.0.0.1:4420 nqn.2026-11.example:disk /dev/sdb1
+//! cargo run --locked --release -p rockmill-nvme --example serve_device -- \
+//!     127.0.0.1:4420 nqn.2026-11.example:disk /dev/sdb1
 //! ```
 
 use std::cell::RefCell;
