@@ -412,6 +412,14 @@ impl Workers {
         }
     }
 
+    /// What a worker made was refused, or it could not make it: it gets no job for a while. Where it read may be why.
+    fn reject(&self, place: usize) {
+        self.leave(place);
+        if self.external.is_some() {
+            self.leave_external();
+        }
+    }
+
     /// Sends no worker to the external target for a while.
     fn leave_external(&self) {
         *self.external_paused_until.lock() = self.now().saturating_add(self.config.pause);
@@ -572,7 +580,7 @@ impl TakenWorker for Taken<'_> {
     }
 
     fn rejected(&self) {
-        self.workers.leave(self.place);
+        self.workers.reject(self.place);
     }
 }
 
@@ -608,7 +616,7 @@ impl TakenWorker for TakenOfPool<'_> {
     }
 
     fn rejected(&self) {
-        self.workers.leave(self.place.get());
+        self.workers.reject(self.place.get());
     }
 }
 

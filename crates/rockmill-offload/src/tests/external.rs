@@ -226,11 +226,15 @@ fn inputs_are_read_at_the_external_target_and_nothing_is_written_there() {
 fn a_job_that_fails_at_the_target_is_done_all_the_same() {
     let Some(setting) = setting("an external target that fails", 4096) else { return };
     setting.disk.fails.store(true, Ordering::Release);
-    let db = setting.open(WorkersConfig { pause: Duration::from_secs(600), ..setting.config() }, None);
-    let (_, returned) = setting.compact(&db);
-    assert!(returned > 0 && setting.reads() > 0);
+    let other = worker(WorkerConfig::default());
+    let config = config(&[setting.worker.address(), other.address()]);
+    let db = setting.open(WorkersConfig { pause: Duration::from_secs(600), ..config }, None);
+    // The second worker is not sent there any more.
+    let (elsewhere, _) = setting.compact(&db);
+    assert!(elsewhere > 0 && setting.reads() > 0);
     let log = setting.log(db);
     assert!(log.contains("with the external target"), "{log}");
+    assert!(log.contains("(not at the external target: a job failed with it lately)"), "{log}");
 }
 
 /// The blocks' checksums tell, so that nothing wrong becomes a table.
