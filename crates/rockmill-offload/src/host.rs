@@ -191,7 +191,7 @@ impl Workers {
         if let Some(target) = &config.external {
             if !tls.is_empty() {
                 return Err(bad_configuration(
-                    "an external target is read without TLS: leave out it or the keys of TLS",
+                    "an external target is read without TLS: leave out the target, or the keys of TLS",
                 ));
             }
             if open && !target.address.ip().is_loopback() {

@@ -465,8 +465,8 @@ impl KernelQueue {
         }
     }
 
-    /// A wait was over without a completion: makes the kernel look at what is queued for its own threads. The next
-    /// entry submits it.
+    /// A wait was over without a completion: makes the kernel look at what is queued for its own threads. Submitted at
+    /// once, so that it takes no entry of an operation; if that fails, the next entry submits it.
     #[cold]
     fn nudge(&mut self) {
         let entry = opcode::Nop::new().build().flags(squeue::Flags::ASYNC).user_data(NUDGE);
@@ -476,6 +476,7 @@ impl KernelQueue {
             let pushed = unsafe { self.ring.submission().push(&entry) };
             self.nudges += u32::from(pushed.is_ok());
             self.counts.nudges += u64::from(pushed.is_ok());
+            let _ = self.ring.submit();
         }
     }
 
