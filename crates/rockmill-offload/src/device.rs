@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Two queues, each with a connection, are for reads, so that the store reads for one while it sends for the other. A
-//! third one is for writes. Each belongs to one thread, which sends what is asked while it waits for earlier answers: so
-//! several commands are outstanding, whoever asks, and what comes is taken from the socket while others merge.
+//! third one is for writes. Each belongs to one thread, which sends what is asked while it waits for earlier answers.
+//! So several commands are outstanding, whoever asks, and what comes is taken from the socket while others merge.
 //!
 //! Writes arrive in the order in which they were begun, because outputs take them from front to back: the queue of
 //! writes has no data in capsules, so the store asks for the data of each (R2T), in the order of the commands and for
