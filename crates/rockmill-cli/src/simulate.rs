@@ -6,7 +6,8 @@ use clap::{Args, ValueEnum};
 use rockmill::{Options, TableKind};
 use rockmill_sim::page::About;
 use rockmill_sim::{
-    AllStrategies, Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workers, Workload,
+    Adapts, AllStrategies, Comparison, Fast, FastComparison, Front, KeyOrder, Settings, Split, Triggers, Workers,
+    Workload,
 };
 
 use crate::args::{TableFormatArg, parse_size};
@@ -302,6 +303,7 @@ impl SimulateArgs {
             capacity,
             index_size: db.max_index_size,
             triggers: Triggers { merge: db.index_merge_trigger_num, flush_bytes: db.data_flush_trigger_size as u64 },
+            adapts: Adapts { triggers: db.adaptive_index_triggers, levels: db.elastic_level_capacity },
             inline_max: db.index_inline_size as u64,
             merge_ns: self.index_merge_ns,
             read_value_ns: self.read_value_ns,

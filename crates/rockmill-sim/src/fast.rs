@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use rockmill::TableKind;
 use rockmill::internals::simulation::{
-    FlushQueue, FullMemtables, IndexQueues, IndexSchedule, LogsNow, ScheduleChange, Short, Triggers, is_flush_due,
+    Adapts, FlushQueue, FullMemtables, IndexQueues, IndexSchedule, LogsNow, ScheduleChange, Short, Triggers,
+    is_flush_due,
 };
 use serde_json::{Value, json};
 
@@ -72,6 +73,8 @@ pub struct Fast {
     pub index_size: usize,
     /// When index tables are merged and flushed.
     pub triggers: Triggers,
+    /// What the schedule may change (`adaptive_index_triggers`, `elastic_level_capacity`).
+    pub adapts: Adapts,
     /// Values of up to this many bytes are stored in the index table (`index_inline_size`).
     pub inline_max: u64,
     /// CPU nanoseconds of an index merge per input entry.
@@ -89,6 +92,7 @@ impl Default for Fast {
             capacity: 10 << 30,
             index_size: 8 << 20,
             triggers: Triggers { merge: 2, flush_bytes: 32 << 20 },
+            adapts: Adapts::ALL,
             inline_max: 64,
             merge_ns: 200.0,
             read_value_ns: 400.0,
@@ -180,7 +184,7 @@ pub(crate) struct FullTables {
 impl FullTables {
     pub fn new(fast: Option<&Fast>) -> Self {
         let index = fast.filter(|f| f.front == Front::Index);
-        let schedule = index.map(|f| IndexSchedule::new(f.triggers));
+        let schedule = index.map(|f| IndexSchedule::new(f.triggers).adapting(f.adapts));
         Self { tables: VecDeque::new(), taken: 0, merging: None, schedule }
     }
 

@@ -45,5 +45,5 @@ pub use engine::{run, run_telling};
 pub use fast::{Fast, FastComparison, Front};
 pub use limits::{Limit, Limits};
 pub use report::Report;
-pub use rockmill::internals::simulation::Triggers;
+pub use rockmill::internals::simulation::{Adapts, Triggers};
 pub use settings::{KeyOrder, Manner, Settings, SettingsError, Split, Workers, Workload};

@@ -36,7 +36,7 @@ pub use crate::pacing::decide::{
 };
 pub use crate::pacing::flush_bound::{FlushBound, FlushWaits};
 pub use crate::pacing::flush_pace::{FlushPace, OneFlush};
-pub use crate::pacing::index_tables::{IndexQueues, IndexSchedule, ScheduleChange, Short, Triggers};
+pub use crate::pacing::index_tables::{Adapts, IndexQueues, IndexSchedule, ScheduleChange, Short, Triggers};
 pub use crate::pacing::lull::Lull;
 pub use crate::pacing::rate_control::RateControl;
 pub use crate::pacing::write_control::{StallReason, TreeLoad, WriteControl};

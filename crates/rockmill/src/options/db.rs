@@ -104,6 +104,12 @@ declare_options! {
     /// With `fast_capacity`: how many consecutive full index tables are merged into one in memory; up to 6 more if a
     /// core is short, and never fewer than 2. 0 merges none.
     index_merge_trigger_num: usize = 2, own_fixed, set_index_merge_trigger_num;
+    /// With `fast_capacity`: `index_merge_trigger_num` and `data_flush_trigger_size` follow what is short, a core or
+    /// the slow device; false: they stay as given.
+    adaptive_index_triggers: bool = true, own_fixed, set_adaptive_index_triggers;
+    /// With `fast_capacity`: levels may hold as many times their size as flushes are larger than
+    /// `data_flush_trigger_size`; false: what the options say.
+    elastic_level_capacity: bool = true, own_fixed, set_elastic_level_capacity;
     /// With `fast_capacity`: values of up to this many bytes are kept in the index table.
     index_inline_size: usize = 64, own_fixed, set_index_inline_size;
     /// Directories of tables, and how many bytes each is meant to take; empty means the database's own. Give them at

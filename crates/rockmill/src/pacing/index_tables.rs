@@ -95,6 +95,26 @@ impl Triggers {
     }
 }
 
+/// What the schedule may change. Each part of the paper's design can be left out (its section 4.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adapts {
+    /// The triggers; otherwise they stay as given.
+    pub triggers: bool,
+    /// What levels may hold, with the trigger for flushes; otherwise what the options say.
+    pub levels: bool,
+}
+
+impl Adapts {
+    /// Both.
+    pub const ALL: Self = Self { triggers: true, levels: true };
+}
+
+impl Default for Adapts {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
 /// What waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IndexQueues {
@@ -175,6 +195,7 @@ impl ScheduleHistory {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IndexSchedule {
     given: Triggers,
+    adapts: Adapts,
     now: Triggers,
     /// When the triggers changed last.
     changed: Seconds,
@@ -186,12 +207,18 @@ pub struct IndexSchedule {
 }
 
 impl IndexSchedule {
-    /// As the options say.
+    /// As the options say; changes both triggers and levels.
     pub fn new(given: Triggers) -> Self {
         let merge = if given.merge == 0 { 0 } else { given.merge.max(MERGE_MIN) };
         let given = Triggers { merge, ..given };
         let (never, history) = (Seconds::NEG_INFINITY, ScheduleHistory::default());
-        Self { given, now: given, changed: never, calm: None, long: [never; 2], history }
+        Self { given, adapts: Adapts::ALL, now: given, changed: never, calm: None, long: [never; 2], history }
+    }
+
+    /// The same, which changes only this.
+    #[must_use]
+    pub fn adapting(self, adapts: Adapts) -> Self {
+        Self { adapts, ..self }
     }
 
     /// For a tree whose levels an earlier opening allowed to hold `factor` times what the options say: begins as if the
@@ -199,6 +226,9 @@ impl IndexSchedule {
     /// After a while of calm the factor falls step by step, as it would have without a new opening.
     #[must_use]
     pub fn resumed(self, factor: u64) -> Self {
+        if self.adapts != Adapts::ALL {
+            return self;
+        }
         let flush_bytes = self.given.flush_bytes.saturating_mul(factor.clamp(1, FLUSH_BYTES_MORE));
         Self { now: Triggers { flush_bytes, ..self.now }, ..self }
     }
@@ -215,6 +245,9 @@ impl IndexSchedule {
 
     /// How many times what the options say levels may hold.
     pub fn level_factor(&self) -> u64 {
+        if !self.adapts.levels {
+            return 1;
+        }
         // Rounded, since halves of odd numbers are a little less.
         let given = self.given.flush_bytes.max(1);
         (self.now.flush_bytes.saturating_add(given / 2) / given).clamp(1, FLUSH_BYTES_MORE)
@@ -251,7 +284,7 @@ impl IndexSchedule {
         } else {
             now - *self.calm.get_or_insert(now)
         };
-        if now - self.changed < SETTLE_SECONDS {
+        if !self.adapts.triggers || now - self.changed < SETTLE_SECONDS {
             return None;
         }
         let [core, device] = self.long.map(|at| now - at < LATELY_SECONDS);

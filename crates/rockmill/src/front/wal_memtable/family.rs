@@ -109,10 +109,11 @@ fn filled(mem: &MemTable, size: usize) -> Filled {
 impl FamilyFront {
     /// An empty one, for a column family for which logs below `log_number` hold nothing.
     pub fn new(cmp: &InternalKeyComparator, options: &CfOptions, memory: &FrontMemory, log_number: u64) -> Self {
+        let (given, adapts) = memory.index().map(|i| (i.given, i.adapts)).unwrap_or_default();
         Self {
             cmp: cmp.clone(),
             index: memory.index().copied(),
-            schedule: Cell::new(IndexSchedule::new(memory.index().map_or_else(Default::default, |i| i.given))),
+            schedule: Cell::new(IndexSchedule::new(given).adapting(adapts)),
             active: memory.memtable(1, cmp, options),
             limit: BufferLimit::of(memory.index(), options),
             active_log: log_number,

@@ -13,7 +13,7 @@ use crate::memtable::{
     BLOCK_SIZE_MIN, MemTable, MemTableFilter, MemoryPool, arena_step, memory_when_full_min, step_of_shards,
 };
 use crate::options::{CfOptions, DbOptions};
-use crate::pacing::index_tables::Triggers;
+use crate::pacing::index_tables::{Adapts, Triggers};
 
 /// The most bytes of a memtable's filter, whatever the two options result in: ten bits for each of 13 million keys.
 const FILTER_MAX: usize = 16 << 20;
@@ -28,6 +28,8 @@ pub(crate) struct IndexTables {
     /// How many of them are merged, and at which memory of full ones they are flushed, unless the schedule has changed
     /// that.
     pub given: Triggers,
+    /// What the schedule may change of this.
+    pub adapts: Adapts,
     /// The most bytes of logs.
     pub capacity: u64,
 }
@@ -46,6 +48,7 @@ impl IndexTables {
                 merge: options.index_merge_trigger_num,
                 flush_bytes: options.data_flush_trigger_size as u64,
             },
+            adapts: Adapts { triggers: options.adaptive_index_triggers, levels: options.elastic_level_capacity },
             capacity: options.fast_capacity.max(1),
         })
     }

@@ -48,6 +48,22 @@ fn a_device_that_is_short_gets_fewer_and_larger_flushes_up_to_a_bound() {
     assert_eq!(s.decide(queues(1, 300), 31.0), None);
 }
 
+/// Without a part of the design: fixed triggers, or levels of fixed size.
+#[test]
+fn what_may_not_change_stays_as_given() {
+    let fixed = Adapts { triggers: false, levels: true };
+    let mut s = IndexSchedule::new(GIVEN).adapting(fixed).resumed(4);
+    assert_eq!(watch(&mut s, 0, 500, queues(1, 1000)), []);
+    assert_eq!((s.now(), s.level_factor()), (GIVEN, 1));
+    assert_eq!(watch(&mut s, 500, 100, queues(100, 1000)), []);
+    assert_eq!(s.pressure(1.0, 600.0), 1.0, "both queues are too long: writers are slowed");
+    let levels_fixed = Adapts { triggers: true, levels: false };
+    let mut s = IndexSchedule::new(GIVEN).adapting(levels_fixed).resumed(4);
+    assert_eq!(s.now(), GIVEN, "an earlier factor is not used");
+    assert_eq!(watch(&mut s, 0, 30, queues(1, 1000)), [(0, Short::Device, 2, 64), (1, Short::Device, 2, 128)]);
+    assert_eq!(s.level_factor(), 1);
+}
+
 #[test]
 fn where_both_are_short_writers_are_slowed_and_nothing_changes() {
     let mut s = IndexSchedule::new(GIVEN);
