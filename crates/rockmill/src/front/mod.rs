@@ -76,7 +76,7 @@ pub(crate) use wal_memtable::WalMemtable as Front;
 pub(crate) use wal_memtable::family::{FamilyFront, WritersNow};
 pub(crate) use wal_memtable::follow::{Followed, LooseBuffer};
 pub(crate) use wal_memtable::index_merge::{IndexMerge, MergeMeans};
-pub(crate) use wal_memtable::logs::Logs;
+pub(crate) use wal_memtable::logs::{LogRelease, Logs};
 pub(crate) use wal_memtable::memory::FrontMemory;
 pub(crate) use wal_memtable::recovery::{CHECK_EVERY, KeptLogs, RecoveryHost, RecoveryPlan};
 pub(crate) use wal_memtable::sealed_reads::ReadMeans;

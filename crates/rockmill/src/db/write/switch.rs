@@ -7,9 +7,11 @@ use crate::db::report::stats::count;
 use crate::db::{DbInner, LOOK_AGAIN, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason, WriteStallCondition, in_listener};
-use crate::front::WritersNow;
+use crate::front::{FamilyFront, LogRelease, WritersNow};
+use crate::info_log::log_info;
 use crate::options::WriteOptions;
 use crate::pacing::decide::stop_of_leader;
+use crate::pacing::log_garbage::LogsToEmpty;
 use crate::pacing::write_control::StallReason;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, Ticker};
@@ -146,7 +148,8 @@ impl DbInner {
         let mut full: Vec<u32> = state.families().filter(|c| c.front().is_full()).map(|c| c.cf().id).collect();
         let room = self.log_room(state);
         let release = self.front.release_logs(room, state.families_mut().map(|c| (c.cf().id, c.front_mut())));
-        if let Some(release) = &release {
+        let large = release.is_some();
+        if let Some(release) = release.or_else(|| self.empty_logs(state)) {
             for id in &release.seal {
                 if !full.contains(id) {
                     full.push(*id);
@@ -159,7 +162,7 @@ impl DbInner {
             }
         }
         // Nothing to switch: running or queued flushes free WAL space and reset this limit when they finish.
-        let waits = full.is_empty() && release.is_some();
+        let waits = full.is_empty() && large;
         self.front.set_log_room(if waits { self.logs_now(state).newest_to_stop().saturating_sub(1) } else { room });
         if self.opts.atomic_flush && !full.is_empty() {
             full = with_data(state);
@@ -167,13 +170,33 @@ impl DbInner {
         (full, reason)
     }
 
-    /// Begins the flushes that are due because values stay in WALs and these are too large, if no flush does that
-    /// already and nobody writes: otherwise the next writer does it. Without writers this is so after an opening, and
-    /// when a flush has left WALs that other column families need. Called by the timer.
+    /// What is to be flushed so that WALs can go of which most is in tables already, if that is worth it.
+    fn empty_logs(&self, state: &mut State) -> Option<LogRelease> {
+        let LogsToEmpty { before, freed, live } = self.logs_to_empty(state)?;
+        let keeps = |front: &FamilyFront| front.log_need().is_some_and(|need| need.oldest < before);
+        let names: Vec<_> = state.families().filter(|c| keeps(c.front())).map(|c| c.cf().name.clone()).collect();
+        let families = state.families_mut().map(|c| (c.cf().id, c.front_mut()));
+        let release = LogRelease::up_to(before.saturating_sub(1), families);
+        if release.is_some() {
+            count(&self.stats.logs_emptied, 1);
+            let dead = freed.saturating_sub(live);
+            log_info!(
+                self.log,
+                "column families {names:?} are flushed: they have {live} bytes of WALs with {freed} bytes, and keep \
+                 {dead} that are in tables already"
+            );
+        }
+        Some(release)
+    }
+
+    /// Begins the flushes that are due because values stay in WALs and these are too large, or mostly in tables
+    /// already, if no flush does that already and nobody writes: otherwise the next writer does it. Without writers
+    /// this is so after an opening, and when a flush has left WALs that other column families need. Called by the
+    /// timer.
     pub fn release_logs_without_writers(&self) {
         let is_due = |state: &State| {
             self.front.memory().index().is_some()
-                && self.logs_now(state).is_flush_due()
+                && (self.logs_now(state).is_flush_due() || self.logs_to_empty(state).is_some())
                 && self.paced_by(state).is_none()
                 && state.errors().of_writes().is_none()
         };
