@@ -534,6 +534,42 @@ fn logs_that_are_mostly_in_tables_are_emptied() {
     }
 }
 
+/// Where the device has less than `fast_capacity`, flushes begin at half of what it has: no append finds it full. What
+/// is archived leaves a log's space.
+#[test]
+fn logs_take_no_more_than_the_device_has() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 1 << 30);
+    o.set_data_flush_trigger_size(1 << 30);
+    o.set_index_merge_trigger_num(0);
+    let db = Db::open(&o, "/db").expect("open");
+    fs.set_free_space_in(Path::new("/fast"), Some(2 << 20)).expect("a directory");
+    wait_for_log_line(&fs, "which is less than fast_capacity");
+    for i in 0..1200_u32 {
+        db.put(format!("key{i:05}"), vec![i as u8; 1000]).expect("a put");
+    }
+    wait_until("there is a flush", || db.counters().flushes > 0);
+    let log = String::from_utf8(fs.read_to_vec("/db/LOG".as_ref()).expect("the info log")).expect("text");
+    assert!(!log.contains("a write waits for space"), "{log}");
+    fs.set_free_space_in(Path::new("/fast"), None).expect("a directory");
+    wait_for_log_line(&fs, "the device of WALs has space for fast_capacity again");
+    drop(db);
+    o.set_wal_ttl_seconds(1_000_000);
+    let db = Db::open(&o, "/db").expect("open");
+    for i in 0..2000_u32 {
+        db.put(format!("key{i:05}"), vec![i as u8; 1000]).expect("a put");
+    }
+    db.flush().expect("a flush");
+    wait_until("logs are archived", || logs(&fs, "/fast").0 == 1);
+    let (_, bytes) = logs(&fs, "/fast/archive");
+    fs.set_free_space(Some(1000));
+    wait_until("the archive leaves space", || logs(&fs, "/fast/archive").1 < bytes);
+    wait_for_log_line(&fs, "fast_capacity has no room for more, or the device no space");
+    assert!(logs(&fs, "/fast/archive").1 > 0);
+    fs.set_free_space(None);
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 2000);
+}
+
 /// The same without writers: what an earlier opening left is emptied after a while, and other column families are left
 /// alone.
 #[test]

@@ -18,7 +18,8 @@
 //!   [`FrontView`] of that time. A later view leaves it out once the version that goes with the view has the entry's
 //!   table.
 //! - **Failure.** After a failed append or sync nothing more is appended to that log. Records whose writers got an
-//!   error are cut off before another log begins, so that they cannot come back.
+//!   error are cut off before another log begins, so that they cannot come back. If values stay in the log, an append
+//!   that found no space is cut off at once, and may be tried again ([`Front::append_was_undone`]).
 //!
 //! # Its parts
 //!
@@ -136,6 +137,8 @@ pub(crate) struct LogFailure {
     pub what: &'static str,
     /// Why.
     pub error: Error,
+    /// The log in use may have something at its end that does not count.
+    pub changed: bool,
 }
 
 /// Column family, entry type, key and value of a record that changes something.

@@ -33,15 +33,15 @@ impl DbInner {
     }
 
     /// The logs with data that is in no table. Other logs are about to be deleted, or their deletion is disabled: no
-    /// flush would free them. Those that cannot be deleted leave less capacity.
+    /// flush would free them. Those that cannot be deleted leave less capacity, and so does a device that is full.
     pub fn logs_now(&self, state: &State) -> LogsNow {
-        let Some(index) = self.front.memory().index() else { return LogsNow::UNBOUNDED };
-        let others = state.oldest_log().map(|oldest| state.logs().left_bytes_from(oldest));
-        LogsNow {
-            newest: others.map_or(0, |_| self.front.log_size()),
-            others: others.unwrap_or(0),
-            capacity: index.capacity.saturating_sub(self.front.stuck_bytes()),
+        if self.front.memory().index().is_none() {
+            return LogsNow::UNBOUNDED;
         }
+        let others = state.oldest_log().map(|oldest| state.logs().left_bytes_from(oldest));
+        let (newest, others) = others.map_or((0, 0), |others| (self.front.log_size(), others));
+        let (capacity, of_device) = self.front.log_capacity(newest.saturating_add(others));
+        LogsNow { newest, others, capacity, of_device }
     }
 
     /// Logs to be emptied by a flush, since most of what is in them is in tables already.

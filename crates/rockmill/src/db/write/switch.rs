@@ -83,7 +83,9 @@ impl DbInner {
             if full.is_empty() {
                 break;
             }
-            self.switch_memtables(&full, reason)?;
+            if !self.switch_or_wait(&full, reason, never_waits)? {
+                self.writers.lend();
+            }
         }
         if never_waits {
             return Ok(true);
@@ -231,12 +233,17 @@ impl DbInner {
     /// empty. All are switched at once, so that no flush can have only some of them.
     pub fn switch_memtables(&self, ids: &[u32], reason: FlushReason) -> Result<()> {
         let log = self.begin_wal()?;
+        self.switch_to(log, ids, reason);
+        Ok(())
+    }
+
+    /// The same once the new WAL has begun.
+    pub fn switch_to(&self, log: u64, ids: &[u32], reason: FlushReason) {
         let mut state = self.state.lock();
         self.seal_memtables(&mut state, ids, log, reason);
         self.update_pressure(&state);
         drop(state);
         self.work_available.notify_all();
-        Ok(())
     }
 
     /// Makes these column families' memtables immutable, and begins new ones whose data is in WAL `log` and later.
@@ -263,18 +270,27 @@ impl DbInner {
 
     /// Begins a new WAL unless the present one is empty; returns the number of the one in use afterwards.
     pub fn begin_wal(&self) -> Result<u64> {
+        self.begin_wal_unless(|_| false).map(|begun| begun.unwrap_or_default())
+    }
+
+    /// The same; `None` if that has failed, nothing has changed, and `passes` says of the error that it is none.
+    pub fn begin_wal_unless(&self, passes: impl FnOnce(&Error) -> bool) -> Result<Option<u64>> {
         // The present one may end in a record that does not count; a recovery leaves it.
         self.check_takes_writes()?;
         let next = self.writers.in_flight.newest() + 1;
-        let turn = self.front.begin_log(next, &self.live(), || self.new_file_number()).map_err(|failed| {
-            self.set_background_error(BackgroundErrorReason::WriteCallback, failed.what, &failed.error);
-            failed.error
-        })?;
+        let turn = match self.front.begin_log(next, &self.live(), || self.new_file_number()) {
+            Ok(turn) => turn,
+            Err(failed) if !failed.changed && passes(&failed.error) => return Ok(None),
+            Err(failed) => {
+                self.set_background_error(BackgroundErrorReason::WriteCallback, failed.what, &failed.error);
+                return Err(failed.error);
+            }
+        };
         let number = self.state.lock().logs_mut().turn(turn);
         if self.front.bounds_archive() {
             self.log.alarm().ring();
         }
-        Ok(number)
+        Ok(Some(number))
     }
 }
 

@@ -125,6 +125,12 @@ impl Logs {
         })
     }
 
+    /// True if [`Self::take_obsolete`] has something to remove.
+    pub fn has_obsolete(&self, oldest: Option<u64>) -> bool {
+        let first = self.oldest();
+        self.live.len() > 1 && first < self.bound && oldest.is_none_or(|o| first < o)
+    }
+
     /// Removes and returns those that are not needed: `oldest` is the oldest log in which a column family has data, and
     /// the MANIFEST must say so as well.
     pub fn take_obsolete(&mut self, oldest: Option<u64>) -> Vec<u64> {
