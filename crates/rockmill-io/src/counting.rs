@@ -436,6 +436,10 @@ impl WritableFile for CountingWritableFile {
         self.inner.extend_ahead(how);
     }
 
+    fn undo_append(&mut self, len: u64) -> io::Result<()> {
+        self.inner.undo_append(len)
+    }
+
     fn close(&mut self) -> io::Result<()> {
         add(&self.counters.closes, 1);
         let result = self.inner.close();

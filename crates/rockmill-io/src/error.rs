@@ -146,6 +146,11 @@ impl FirstFailure {
         }
     }
 
+    /// True when what failed first had no space.
+    pub(crate) fn is_out_of_space(&self) -> bool {
+        self.0.as_ref().is_some_and(|first| is_out_of_space(first))
+    }
+
     /// Passes a result on, and keeps the error if it is the first.
     #[inline]
     pub(crate) fn note<T>(&mut self, result: io::Result<T>) -> io::Result<T> {

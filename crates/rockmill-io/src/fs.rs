@@ -493,6 +493,15 @@ pub trait WritableFile: Send + Debug {
     /// again as the data itself. After the contents, zeros are read until [`close`](Self::close) cuts them, and also
     /// after a crash. Without room or such a call, this does nothing.
     fn extend_ahead(&mut self, _how: Ahead) {}
+    /// Undoes an [`append_and_flush`](Self::append_and_flush) that failed since there was no space, and that was the
+    /// last call: what it left is cut off, and the file works again. `len` is the length from before it.
+    ///
+    /// # Errors
+    /// Something else has failed, the buffer was not empty, or the cut fails; the file stays as it was. Not every kind
+    /// of file can do this.
+    fn undo_append(&mut self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Flushes, cuts preallocated or recycled space after the contents, and closes. Without `sync` before, the contents
     /// are not durable.
     fn close(&mut self) -> io::Result<()>;

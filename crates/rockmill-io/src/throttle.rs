@@ -379,6 +379,10 @@ impl WritableFile for ThrottledWritableFile {
         self.inner.extend_ahead(how);
     }
 
+    fn undo_append(&mut self, len: u64) -> io::Result<()> {
+        self.inner.undo_append(len)
+    }
+
     fn close(&mut self) -> io::Result<()> {
         if self.gathered > 0 {
             self.device.transfer(Direction::Write, std::mem::take(&mut self.gathered));

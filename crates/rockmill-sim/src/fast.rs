@@ -255,7 +255,7 @@ impl FullTables {
     pub fn logs(&self, filled: f64, s: &Settings) -> LogsNow {
         let Some(fast) = s.fast.as_ref().filter(|_| self.schedule.is_some()) else { return LogsNow::UNBOUNDED };
         let bytes = |writes: f64| (writes * Fast::log_bytes(s)) as u64;
-        LogsNow { newest: bytes(filled), others: bytes(self.writes()), capacity: fast.capacity }
+        LogsNow { newest: bytes(filled), others: bytes(self.writes()), capacity: fast.capacity, of_device: false }
     }
 
     /// The queue for flushes. Logs request a flush when they are half full; a memtable with values is flushed alone.

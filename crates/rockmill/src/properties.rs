@@ -105,6 +105,14 @@ pub const INDEX_SCHEDULE_CHANGES_DEVICE: &str = "rockmill.index-schedule-changes
 /// Number, Rockmill's own: how many of these changes were made because nothing was short for a minute.
 pub const INDEX_SCHEDULE_CHANGES_IDLE: &str = "rockmill.index-schedule-changes-idle";
 
+/// Number, Rockmill's own: bytes in the logs of a fast path that are in no table. Like the next one, of all column
+/// families together, and 0 without a `fast_capacity`.
+pub const LOGS_LIVE_BYTES: &str = "rockmill.logs-live-bytes";
+
+/// Number, Rockmill's own: bytes in the logs of a fast path that are in tables already, and whose log has something
+/// that is not, or comes after one that has.
+pub const LOGS_DEAD_BYTES: &str = "rockmill.logs-dead-bytes";
+
 /// Rockmill's own: the longest time that one write was delayed or stopped since the database was opened, in
 /// microseconds.
 pub const LONGEST_STALL_MICROS: &str = "rockmill.longest-stall-micros";

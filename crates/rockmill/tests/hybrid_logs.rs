@@ -492,6 +492,117 @@ fn dead_values_go_with_their_logs_and_are_not_written_again() {
     }
 }
 
+/// Column families that are seldom written to do not keep what a hot one has written: they are flushed when much of it
+/// is in tables, and not more often than that is worth it.
+#[test]
+fn logs_that_are_mostly_in_tables_are_emptied() {
+    const CAPACITY: u64 = 192 << 20;
+    const RECORD: u64 = 1030;
+    let fs = MemFileSystem::new();
+    let o = options(&fs, CAPACITY);
+    let db = Db::open(&o, "/db").expect("open");
+    let cold: Vec<_> = ["a", "b", "c"].map(|name| db.create_cf(name, &o).expect("a column family")).into();
+    let number = |name| db.property_int_value(name).expect("a property").expect("a number");
+    let (count, mut most, mut most_dead) = (150_000_u32, 0, 0);
+    for i in 0..count {
+        // Each of them has a little in an old log, and they are in different ones.
+        if i % 10_000 < 300 && i % 100 == 0 {
+            db.put_cf(&cold[i as usize / 100 % 3], format!("{i:06}"), vec![i as u8; 1000]).expect("a put");
+        }
+        db.put(format!("key{i:06}"), vec![i as u8; 1000]).expect("a put");
+        if i % 64 == 0 {
+            most = most.max(logs(&fs, "/fast").1);
+            most_dead = most_dead.max(number(properties::LOGS_DEAD_BYTES));
+        }
+    }
+    // An eighth of the capacity, and what waits for flushes.
+    assert!(most < CAPACITY / 4, "{most} bytes of logs");
+    assert!(most_dead > CAPACITY / 16 && most_dead < CAPACITY / 4, "{most_dead} dead bytes");
+    let emptied = db.counters().logs_emptied;
+    let worth = u64::from(count) * RECORD / (CAPACITY / 8);
+    assert!((2..=worth).contains(&emptied), "emptied {emptied} times, and it is worth it {worth} times");
+    wait_for_log_line(&fs, "that are in tables already");
+    let text = db.property_value(properties::STATS).expect("a property").expect("a text");
+    assert!(text.contains(&format!("dead; emptied {emptied} times")), "{text}");
+    assert!(number(properties::LOGS_LIVE_BYTES) > 0);
+    drop((cold, db));
+    let db = Db::open_cf(&o, "/db", ["default", "a", "b", "c"]).expect("open");
+    assert_eq!(db.iterator(IteratorMode::Start).count(), count as usize);
+    for i in (0..count).filter(|i| i % 10_000 < 300 && i % 100 == 0) {
+        let cold = db.cf_handle(["a", "b", "c"][i as usize / 100 % 3]).expect("it is there");
+        assert_eq!(db.get_cf(&cold, format!("{i:06}")).expect("a get"), Some(vec![i as u8; 1000]));
+    }
+}
+
+/// Where the device has less than `fast_capacity`, flushes begin at half of what it has: no append finds it full. What
+/// is archived leaves a log's space.
+#[test]
+fn logs_take_no_more_than_the_device_has() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 1 << 30);
+    o.set_data_flush_trigger_size(1 << 30);
+    o.set_index_merge_trigger_num(0);
+    let db = Db::open(&o, "/db").expect("open");
+    fs.set_free_space_in(Path::new("/fast"), Some(2 << 20)).expect("a directory");
+    wait_for_log_line(&fs, "which is less than fast_capacity");
+    for i in 0..1200_u32 {
+        db.put(format!("key{i:05}"), vec![i as u8; 1000]).expect("a put");
+    }
+    wait_until("there is a flush", || db.counters().flushes > 0);
+    let log = String::from_utf8(fs.read_to_vec("/db/LOG".as_ref()).expect("the info log")).expect("text");
+    assert!(!log.contains("a write waits for space"), "{log}");
+    fs.set_free_space_in(Path::new("/fast"), None).expect("a directory");
+    wait_for_log_line(&fs, "the device of WALs has space for fast_capacity again");
+    drop(db);
+    o.set_wal_ttl_seconds(1_000_000);
+    let db = Db::open(&o, "/db").expect("open");
+    for i in 0..2000_u32 {
+        db.put(format!("key{i:05}"), vec![i as u8; 1000]).expect("a put");
+    }
+    db.flush().expect("a flush");
+    wait_until("logs are archived", || logs(&fs, "/fast").0 == 1);
+    let (_, bytes) = logs(&fs, "/fast/archive");
+    fs.set_free_space(Some(1000));
+    wait_until("the archive leaves space", || logs(&fs, "/fast/archive").1 < bytes);
+    wait_for_log_line(&fs, "fast_capacity has no room for more, or the device no space");
+    assert!(logs(&fs, "/fast/archive").1 > 0);
+    fs.set_free_space(None);
+    assert_eq!(db.iterator(IteratorMode::Start).count(), 2000);
+}
+
+/// The same without writers: what an earlier opening left is emptied after a while, and other column families are left
+/// alone.
+#[test]
+fn an_opening_empties_logs_that_are_mostly_in_tables() {
+    let fs = MemFileSystem::new();
+    let mut o = options(&fs, 1 << 30);
+    o.set_data_flush_trigger_size(1 << 30);
+    o.set_index_merge_trigger_num(0);
+    let db = Db::open(&o, "/db").expect("open");
+    let cold = db.create_cf("cold", &o).expect("a column family");
+    let later = db.create_cf("later", &o).expect("a column family");
+    db.put_cf(&cold, "key", "value").expect("a put");
+    for i in 0..3000_u32 {
+        db.put(format!("key{i:05}"), vec![i as u8; 1000]).expect("a put");
+    }
+    db.flush().expect("a flush");
+    db.put_cf(&later, "key", "value").expect("a put");
+    drop((cold, later, db));
+    assert!(logs(&fs, "/fast").1 > 3_000_000, "{:?}", logs(&fs, "/fast"));
+    let capacity = 16 << 20; // not half of it
+    o.set_fast_path("/fast", capacity);
+    let db = Db::open_cf(&o, "/db", ["default", "cold", "later"]).expect("open");
+    wait_until("logs are emptied", || logs(&fs, "/fast").1 < capacity / 8);
+    assert_eq!(db.counters().logs_emptied, 1);
+    let memory = |name| {
+        let cf = db.cf_handle(name).expect("it is there");
+        let entries = db.property_int_value_cf(&cf, properties::NUM_ENTRIES_ACTIVE_MEM_TABLE);
+        (entries.expect("a property"), db.get_cf(&cf, "key").expect("a get"))
+    };
+    assert_eq!(memory("cold"), (Some(0), Some(b"value".to_vec())));
+    assert_eq!(memory("later"), (Some(1), Some(b"value".to_vec())));
+}
+
 /// Copies, secondaries, readers and repairs get the data that only logs have.
 #[test]
 fn copies_readers_and_repairs_have_what_the_logs_have() {

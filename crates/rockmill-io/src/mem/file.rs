@@ -385,6 +385,16 @@ impl MemWritableFile {
         self.handle.close()
     }
 
+    fn cut_append(&mut self, len: u64) -> io::Result<()> {
+        if !self.failure.is_out_of_space() || self.direct || !self.buffer.is_empty() || self.buffer_offset != len {
+            return Err(self.error("undo a write to", io::ErrorKind::Unsupported.into()));
+        }
+        self.handle.cut(len)?;
+        self.extended_to = self.extended_to.min(len);
+        self.failure = FirstFailure::default();
+        Ok(())
+    }
+
     fn check(&self) -> io::Result<()> {
         self.failure.check()?;
         match self.closed {
@@ -424,6 +434,10 @@ impl WritableFile for MemWritableFile {
 
     fn extend_ahead(&mut self, how: Ahead) {
         self.ahead = if self.direct { Ahead::No } else { how };
+    }
+
+    fn undo_append(&mut self, len: u64) -> io::Result<()> {
+        self.cut_append(len)
     }
 
     fn close(&mut self) -> io::Result<()> {

@@ -171,6 +171,13 @@ impl Output {
         Ok(())
     }
 
+    /// Cuts off what a failed append left after `len`.
+    fn cut_append(&mut self, len: u64) -> io::Result<()> {
+        self.cut(len)?;
+        self.zeros_to = self.zeros_to.min(len);
+        Ok(())
+    }
+
     /// Truncates the file to `len`, frees unused blocks, and closes it. Does nothing if it is already closed.
     pub(super) fn close(&mut self, len: u64) -> io::Result<()> {
         if self.file.is_some() && self.has_tail {
@@ -334,6 +341,15 @@ impl WritableFile for BufferedWriter {
         self.out.extend_ahead(how);
     }
 
+    fn undo_append(&mut self, len: u64) -> io::Result<()> {
+        if !self.failure.is_out_of_space() || !self.buffer.is_empty() || self.written != len {
+            return Err(self.out.error("undo a write to", io::ErrorKind::Unsupported.into()));
+        }
+        self.out.cut_append(len)?;
+        self.failure = FirstFailure::default();
+        Ok(())
+    }
+
     fn close(&mut self) -> io::Result<()> {
         self.failure.check()?;
         let result = self.flush_and_close();
@@ -360,6 +376,35 @@ mod tests {
     use rockmill_skip::{Needs, skip};
     use std::io::ErrorKind;
     use std::path::Path;
+
+    /// With a limit for the size of files, since a full disk needs a disk.
+    #[test]
+    fn an_append_without_space_is_undone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        let options = WriteOptions::default();
+        let open = || std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(&path).unwrap();
+        let mut file = BufferedWriter::new(Output::new(open(), path.clone(), &options, false), &options);
+        file.append_and_flush(b"first").unwrap();
+        assert!(file.undo_append(5).is_err(), "nothing has failed");
+        // What a short write leaves.
+        open().write_at(b"par", 5).unwrap();
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        assert!(file.failure.note::<()>(Err(full)).is_err() && file.append_and_flush(b"x").is_err());
+        assert!(file.undo_append(4).is_err(), "another length");
+        file.undo_append(5).unwrap();
+        assert_eq!((std::fs::read(&path).unwrap(), file.len()), (b"first".to_vec(), 5));
+        file.append_and_flush(b", second").unwrap();
+        file.sync().unwrap();
+        // Gathered data cannot be undone, and no other failure.
+        file.append(b", third").unwrap();
+        let full = io::Error::from_raw_os_error(libc::ENOSPC);
+        assert!(file.failure.note::<()>(Err(full)).is_err() && file.undo_append(13).is_err());
+        let mut file = BufferedWriter::new(Output::new(open(), path.clone(), &options, false), &options);
+        assert!(file.failure.note::<()>(Err(io::Error::from_raw_os_error(libc::EIO))).is_err());
+        assert!(file.undo_append(0).is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"first, second");
+    }
 
     #[test]
     fn a_full_disk_is_recognised_and_the_file_never_works_again() {

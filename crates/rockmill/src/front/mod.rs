@@ -18,7 +18,8 @@
 //!   [`FrontView`] of that time. A later view leaves it out once the version that goes with the view has the entry's
 //!   table.
 //! - **Failure.** After a failed append or sync nothing more is appended to that log. Records whose writers got an
-//!   error are cut off before another log begins, so that they cannot come back.
+//!   error are cut off before another log begins, so that they cannot come back. If values stay in the log, an append
+//!   that found no space is cut off at once, and may be tried again ([`Front::append_was_undone`]).
 //!
 //! # Its parts
 //!
@@ -76,7 +77,7 @@ pub(crate) use wal_memtable::WalMemtable as Front;
 pub(crate) use wal_memtable::family::{FamilyFront, WritersNow};
 pub(crate) use wal_memtable::follow::{Followed, LooseBuffer};
 pub(crate) use wal_memtable::index_merge::{IndexMerge, MergeMeans};
-pub(crate) use wal_memtable::logs::Logs;
+pub(crate) use wal_memtable::logs::{LogRelease, Logs};
 pub(crate) use wal_memtable::memory::FrontMemory;
 pub(crate) use wal_memtable::recovery::{CHECK_EVERY, KeptLogs, RecoveryHost, RecoveryPlan};
 pub(crate) use wal_memtable::sealed_reads::ReadMeans;
@@ -136,6 +137,8 @@ pub(crate) struct LogFailure {
     pub what: &'static str,
     /// Why.
     pub error: Error,
+    /// The log in use may have something at its end that does not count.
+    pub changed: bool,
 }
 
 /// Column family, entry type, key and value of a record that changes something.

@@ -117,11 +117,13 @@ pub struct LogsNow {
     pub others: u64,
     /// The most bytes of all logs.
     pub capacity: u64,
+    /// It is less than users gave since the device has no more.
+    pub of_device: bool,
 }
 
 impl LogsNow {
     /// Logs that nothing bounds.
-    pub const UNBOUNDED: Self = Self { newest: 0, others: 0, capacity: u64::MAX };
+    pub const UNBOUNDED: Self = Self { newest: 0, others: 0, capacity: u64::MAX, of_device: false };
 
     /// Bytes that still fit.
     pub fn room(self) -> u64 {
@@ -305,7 +307,8 @@ pub fn stop<'a, O: Deref<Target = CfOptions>>(
 
 fn stop_of<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow) -> Option<(u32, StallReason)> {
     if logs.room() == 0 {
-        return Some((f.id, StallReason::FastDevice));
+        let why = if logs.of_device { StallReason::FastDeviceSpace } else { StallReason::FastDevice };
+        return Some((f.id, why));
     }
     Some((f.id, write_stop(f.load, &f.options, f.memtables)?))
 }
@@ -315,7 +318,7 @@ fn stop_of<O: Deref<Target = CfOptions>>(f: &FamilyNow<'_, O>, logs: LogsNow) ->
 /// `memory_full`: the write buffer manager stops writers.
 pub fn stop_of_leader(stop: Option<StallReason>, seals: bool, memory_full: bool) -> Option<StallReason> {
     match stop {
-        Some(StallReason::FastDevice) if seals => None,
+        Some(StallReason::FastDevice | StallReason::FastDeviceSpace) if seals => None,
         None if memory_full && !seals => Some(StallReason::WriteBufferManager),
         stop => stop,
     }
@@ -519,12 +522,12 @@ mod tests {
     fn logs_that_are_full_stop_writers_and_flushes_begin_before() {
         let (o, flush_pace) = (CfOptions::default(), FlushPace::default());
         let of = |bytes| {
-            let logs = LogsNow { newest: bytes, others: 0, capacity: 100 };
+            let logs = LogsNow { newest: bytes, others: 0, capacity: 100, of_device: false };
             decide(std::iter::once(now(&o, &flush_pace, TreeLoad::default())), StoreNow { logs, ..CALM }).stop
         };
         assert_eq!([of(0), of(99)], [None, None]);
         assert_eq!([of(100), of(170)], [Some((7, StallReason::FastDevice)); 2]);
-        let logs = LogsNow { newest: 50, others: 10, capacity: 100 };
+        let logs = LogsNow { newest: 50, others: 10, capacity: 100, of_device: false };
         assert_eq!((logs.room(), logs.newest_to_flush(), logs.newest_to_stop()), (40, 40, 90));
         assert!(logs.is_flush_due() && !LogsNow { newest: 39, ..logs }.is_flush_due());
         assert_eq!((logs.room_part(30.0, 100), logs.room_part(90.0, 100)), (0.4, 1.0 - 0.9), "whichever is less");

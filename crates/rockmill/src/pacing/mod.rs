@@ -8,6 +8,7 @@
 //! | `index_tables.rs` | when index tables are merged, and when they are flushed |
 //! | `flush_pace.rs` | how fast memtables may fill while a flush is in flight |
 //! | `flush_bound.rs` | whether writers wait for flushes rather than for compactions |
+//! | `log_garbage.rs` | which logs are emptied since most of their bytes are in tables already |
 //! | `lull.rs` | whether writers rest, so that merges for readers alone are due |
 //! | `flush_priority.rs` | when compactions let a flush go first at the device |
 //! | `read_protection.rs` | what flushes and compactions leave of the device to reads |
@@ -23,6 +24,7 @@ pub(crate) mod flush_pace;
 pub(crate) mod flush_priority;
 pub(crate) mod index_tables;
 pub(crate) mod job_device;
+pub(crate) mod log_garbage;
 pub(crate) mod lull;
 pub(crate) mod rate_control;
 pub(crate) mod read_protection;

@@ -41,17 +41,20 @@ pub enum StallReason {
     WriteBufferManager = 4,
     /// The logs on the fast device have reached their capacity.
     FastDevice = 5,
+    /// The fast device has no space for more logs, although these have not reached their capacity.
+    FastDeviceSpace = 6,
 }
 
 impl StallReason {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::None,
         Self::L0Files,
         Self::PendingCompactionBytes,
         Self::Memtables,
         Self::WriteBufferManager,
         Self::FastDevice,
+        Self::FastDeviceSpace,
     ];
 
     /// Words for people.
@@ -63,6 +66,7 @@ impl StallReason {
             Self::Memtables => "memtables",
             Self::WriteBufferManager => "bytes in memtables (write buffer manager)",
             Self::FastDevice => "bytes on the fast device (fast_capacity)",
+            Self::FastDeviceSpace => "bytes on the fast device (it is full)",
         }
     }
 
@@ -73,6 +77,7 @@ impl StallReason {
             3 => Self::Memtables,
             4 => Self::WriteBufferManager,
             5 => Self::FastDevice,
+            6 => Self::FastDeviceSpace,
             _ => Self::None,
         }
     }
@@ -205,6 +210,8 @@ pub(crate) struct WriteController {
     /// Writes ask the bucket.
     delaying: AtomicBool,
     reason: AtomicU8,
+    /// Why writers are stopped.
+    stopped_by: AtomicU8,
     /// Compaction has so much work that writes of low priority should wait (RocksDB's `NeedSpeedupCompaction`).
     behind: AtomicBool,
     /// What writers may write while a flush is in flight. A leaf lock.
@@ -264,6 +271,7 @@ impl Default for WriteController {
             flush_bound: Mutex::default(),
             delaying: AtomicBool::new(false),
             reason: AtomicU8::new(0),
+            stopped_by: AtomicU8::new(0),
             behind: AtomicBool::new(false),
             flush_bucket: Mutex::default(),
             look_at: AtomicU64::new(u64::MAX),
@@ -290,6 +298,7 @@ impl WriteController {
     /// Carries out `orders` from now on. `written`: all bytes that users wrote so far.
     pub fn obey(&self, orders: &Orders, delayed_write_rate: u64, written: u64, clock: &dyn Clock) {
         self.set_behind(orders.behind);
+        self.stopped_by.store(orders.stop.map_or(0, |(_, why)| why as u8), Ordering::Relaxed);
         self.set(&orders.tree, delayed_write_rate, written, clock);
         self.flush_bound.lock().set(clock.monotonic_nanos() as f64 * 1e-9, orders.stopped_for_flush());
         self.set_pacing(orders.paced, written, clock);
@@ -321,6 +330,10 @@ impl WriteController {
 
     /// Why.
     pub fn reason(&self) -> StallReason {
+        let stopped_by = StallReason::from_u8(self.stopped_by.load(Ordering::Relaxed));
+        if stopped_by != StallReason::None {
+            return stopped_by;
+        }
         if self.paced.load(Ordering::Relaxed) {
             return StallReason::Memtables;
         }

@@ -78,20 +78,24 @@ impl DbInner {
         }
     }
 
-    /// Deletes WALs whose data is all in tables, or archives them. Holds no lock that a writer needs meanwhile.
-    pub fn delete_obsolete_wals(&self) {
+    /// Deletes WALs whose data is all in tables, or archives them; true if there were any. Holds no lock that a writer
+    /// needs meanwhile.
+    pub fn delete_obsolete_wals(&self) -> bool {
         let gone = {
             let mut state = self.state.lock();
             // Under the lock: whoever sees a WAL in `state` after forbidding deletions keeps it.
             if !self.files.may_delete() {
-                return;
+                return false;
             }
             let oldest = state.oldest_log();
+            self.front.device().begin_deletion();
             state.logs_mut().take_obsolete(oldest)
         };
         let Retired { failed, freed } = self.front.retire_logs(&gone, || self.files.may_delete());
+        self.front.device().end_deletion();
         self.tell_stuck_logs(&failed);
         self.logs_were_freed(&freed);
+        !gone.is_empty()
     }
 
     /// Says which obsolete WALs could not be deleted or archived.
@@ -129,7 +133,11 @@ impl DbInner {
         let live = self.state.lock().logs().left_bytes() + self.front.log_size();
         let (trimmed, failed) = self.front.trim_archive(live, || self.files.may_delete());
         if let Some(number) = trimmed {
-            log_info!(self.log, "archived WALs up to {number:06}.log were deleted: fast_capacity has no room for more");
+            log_info!(
+                self.log,
+                "archived WALs up to {number:06}.log were deleted: fast_capacity has no room for more, or the device no \
+                 space"
+            );
         }
         if let Some(e) = failed {
             log_warn!(self.log, "{e}; it is tried again every second");

@@ -151,7 +151,9 @@ fn flush_thread(db: &Arc<DbInner>, worker: Worker) {
         // A failure is a background error by now, and callers that wait check for that.
         let _ = db.do_flush(&pick);
         drop(pick);
-        db.delete_obsolete_wals();
+        if db.delete_obsolete_wals() {
+            db.look_at_fast_device(); // writers may wait for their space
+        }
         db.delete_purged_files();
         db.tell_waiting();
     }

@@ -32,6 +32,8 @@ pub(crate) fn run(db: &Arc<DbInner>) {
         db.delete_purged_files();
         db.retry_stuck_logs();
         db.trim_archived_wals();
+        db.look_at_fast_device();
+        db.front.device().end_round();
         db.tell_waiting();
         db.engines.trim(&*db.opts.clock);
         db.give_memory_back(&mut memory_used);

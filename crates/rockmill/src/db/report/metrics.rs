@@ -31,6 +31,8 @@ const OF_DATABASE: &[(&str, &str)] = &[
     (names::IS_WRITE_STOPPED, "1 while writers are stopped"),
     (names::OBSOLETE_SST_FILES_SIZE, "Bytes of tables that are to be deleted"),
     (names::SUSTAINED_WRITE_RATE, "Bytes per second that compactions can take in, as far as it was learned"),
+    (names::LOGS_LIVE_BYTES, "Bytes in the logs of a fast path that are in no table"),
+    (names::LOGS_DEAD_BYTES, "Bytes in the logs of a fast path that are in tables already"),
     (names::LONGEST_STALL_MICROS, "The longest time that one write waited, in microseconds"),
 ];
 

@@ -217,6 +217,8 @@ impl DbInner {
             | names::INDEX_SCHEDULE_CHANGES_IDLE => {
                 c.front().schedule(self.logs_now(state)).map_or(0, |s| of_schedule(s, name))
             }
+            names::LOGS_LIVE_BYTES => self.live_and_dead(state).0,
+            names::LOGS_DEAD_BYTES => self.live_and_dead(state).1,
             names::LONGEST_STALL_MICROS => self.pacing.writers().longest_micros.load(Ordering::Relaxed),
             "rockmill.stall-stopped-micros" => self.pacing.writers().stopped_micros.load(Ordering::Relaxed),
             _ => return None,

@@ -86,6 +86,8 @@ counters! {
     index_merges_failed,
     /// How often the schedule changed by which index tables are merged and flushed.
     index_schedule_changes,
+    /// How often column families were flushed since they kept logs whose contents were mostly in tables already.
+    logs_emptied,
     /// Compactions, without those that only moved tables.
     compactions,
     /// Compactions that only moved tables.

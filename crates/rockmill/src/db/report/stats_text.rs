@@ -75,6 +75,14 @@ impl DbInner {
                 c.index_merges_failed,
                 c.index_schedule_changes
             );
+            let (live, dead) = self.live_and_dead(&self.state.lock());
+            let _ = writeln!(
+                s,
+                "Logs: {:.2} MB live, {:.2} MB dead; emptied {} times",
+                live as f64 / MB,
+                dead as f64 / MB,
+                c.logs_emptied
+            );
             let read = self.engines.stats.log_reads();
             let _ = writeln!(
                 s,

@@ -28,6 +28,7 @@ use crate::db::catalog::CfMap;
 use crate::db::catalog::super_version::SuperVersion;
 use crate::db::catalog::value_times;
 use crate::db::report::stats::count;
+use crate::db::write::full_device::NoSpace;
 use crate::db::write::in_flight::GroupSpan;
 use crate::db::write::queue::{Joined, Leadership, Slot, insert_group};
 use crate::db::write::turn;
@@ -199,32 +200,34 @@ impl DbInner {
         if !alone {
             *members = self.writers.queue.gather(*options, own.get().len_bytes());
         }
-        let first = in_flight.newest() + 1;
-        own.set_sequence(first);
-        let mut next = first + u64::from(own.get().count());
-        for m in &*members {
-            let mut rep = m.rep.lock();
-            rep.set_sequence(next);
-            next += u64::from(rep.count());
-        }
-        let own = own.get();
         let sync = options.sync || members.iter().any(|m| m.options.sync);
         if sync && let Some(leadership) = leadership {
             leadership.syncs();
         }
-        let timer = perf::time(PerfMetric::WriteWalTime);
-        let place = GroupSpan { first, next, wal_size: self.front.log_size() };
-        let logged = if next > MAX_SEQUENCE {
-            let used = format!("{}: no sequence numbers are left after {}", self.path.display(), first - 1);
-            Err(Error::new(ErrorKind::Aborted, used))
-        } else {
-            self.log_group(own, first, members, options.disable_wal, sync)
+        let mut no_space = NoSpace::default();
+        let (place, logged) = loop {
+            let place = self.number_group(&mut own, members);
+            let timer = perf::time(PerfMetric::WriteWalTime);
+            let logged = if place.next > MAX_SEQUENCE {
+                let used = format!("{}: no sequence numbers are left after {}", self.path.display(), place.first - 1);
+                Err(Error::new(ErrorKind::Aborted, used))
+            } else {
+                self.log_group(own.get(), place.first, members, options.disable_wal, sync)
+            };
+            drop(timer);
+            match logged {
+                Ok(logged) => break (place, logged),
+                // Others may write meanwhile, so it is numbered again.
+                Err(e) if e.is_no_space() && self.front.append_was_undone() => {
+                    self.wait_for_space(&mut no_space, e, options, own.get().len_bytes() as u64)?;
+                }
+                Err(e) => {
+                    self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", &e);
+                    return Err(e);
+                }
+            }
         };
-        drop(timer);
-        if let Err(e) = &logged {
-            self.set_background_error(BackgroundErrorReason::WriteCallback, "a write to the WAL", e);
-        }
-        let logged = logged?;
+        let own = own.get();
         in_flight.begin(place);
         *stage = Stage::Inserts(place);
         let shared = self.opts.allow_concurrent_memtable_write;
@@ -232,10 +235,23 @@ impl DbInner {
             *leadership = None;
         }
         let timer = perf::time(PerfMetric::WriteMemtableTime);
-        insert_group(self, own, first, members, shared, logged)?;
+        insert_group(self, own, place.first, members, shared, logged)?;
         drop(timer);
-        self.count_group(own, members, next - first);
+        self.count_group(own, members, place.next - place.first);
         Ok(())
+    }
+
+    /// Gives the next sequence numbers to a group, which is then to be logged.
+    fn number_group(&self, own: &mut Own<'_>, members: &[Arc<Slot>]) -> GroupSpan {
+        let first = self.writers.in_flight.newest() + 1;
+        own.set_sequence(first);
+        let mut next = first + u64::from(own.get().count());
+        for m in members {
+            let mut rep = m.rep.lock();
+            rep.set_sequence(next);
+            next += u64::from(rep.count());
+        }
+        GroupSpan { first, next, wal_size: self.front.log_size() }
     }
 
     /// Notes that a panic ended a group before it was in the WAL, and gives the error that its members get.

@@ -9,12 +9,14 @@
 //! | `in_flight.rs` | groups that are in the WAL, and when they become visible |
 //! | `turn.rs`, `commit_delay.rs` | how long a writer goes on before others run; what a synced group waits for |
 //! | `switch.rs` | what the leader does between groups: memtables that are full, writers that must wait |
+//! | `full_device.rs` | an append finds no space on the fast device, and waits for a flush |
 //! | `pressure.rs` | what slows writers and what jobs get of the device: observed, and obeyed |
 //! | `wal_iterator.rs` | updates read back from the logs |
 
 mod api;
 pub(crate) mod batch;
 pub(crate) mod commit_delay;
+mod full_device;
 pub(crate) mod group;
 pub(crate) mod in_flight;
 pub(crate) mod pressure;

@@ -11,6 +11,7 @@ use crate::options::CfOptions;
 use crate::pacing::common::Seconds;
 use crate::pacing::decide::{self, Allowance, FamilyNow, LogsNow, MemoryNow, OneSchedule, Orders, StoreNow, decide};
 use crate::pacing::index_tables::Triggers;
+use crate::pacing::log_garbage::{LogNeed, LogsToEmpty, are_few, logs_to_empty};
 use crate::pacing::write_control::StallReason;
 use crate::sync::atomic::Ordering;
 
@@ -18,7 +19,8 @@ impl DbInner {
     /// Decides again how writers are slowed, and what share of the device jobs and reads get. Called after every change
     /// of the tree or its scores, of the memtables or their flush requests, and of an option that matters here.
     pub fn update_pressure(&self, state: &State) {
-        self.front.set_log_room(self.log_room(state));
+        let empties = self.logs_to_empty(state).is_some();
+        self.front.set_log_room(if empties { 0 } else { self.log_room(state) });
         let store = self.store_now(state);
         self.obey(state, &decide(self.families_now(state, store.logs), store));
     }
@@ -31,15 +33,43 @@ impl DbInner {
     }
 
     /// The logs with data that is in no table. Other logs are about to be deleted, or their deletion is disabled: no
-    /// flush would free them. Those that cannot be deleted leave less capacity.
+    /// flush would free them. Those that cannot be deleted leave less capacity, and so does a device that is full.
     pub fn logs_now(&self, state: &State) -> LogsNow {
-        let Some(index) = self.front.memory().index() else { return LogsNow::UNBOUNDED };
-        let others = state.oldest_log().map(|oldest| state.logs().left_bytes_from(oldest));
-        LogsNow {
-            newest: others.map_or(0, |_| self.front.log_size()),
-            others: others.unwrap_or(0),
-            capacity: index.capacity.saturating_sub(self.front.stuck_bytes()),
+        if self.front.memory().index().is_none() {
+            return LogsNow::UNBOUNDED;
         }
+        let others = state.oldest_log().map(|oldest| state.logs().left_bytes_from(oldest));
+        let (newest, others) = others.map_or((0, 0), |others| (self.front.log_size(), others));
+        let (capacity, of_device) = self.front.log_capacity(newest.saturating_add(others));
+        LogsNow { newest, others, capacity, of_device }
+    }
+
+    /// Logs to be emptied by a flush, since most of what is in them is in tables already.
+    pub fn logs_to_empty(&self, state: &State) -> Option<LogsToEmpty> {
+        let logs = self.logs_now(state);
+        if self.front.memory().index().is_none()
+            || are_few(logs.newest.saturating_add(logs.others), logs.capacity)
+            || state.errors().worst().is_some()
+        {
+            return None;
+        }
+        let mut needs: Vec<LogNeed> = state.families().filter_map(|c| c.front().log_need()).collect();
+        if self.opts.atomic_flush {
+            // Nothing is flushed alone.
+            let both = |a: LogNeed, b: LogNeed| LogNeed { oldest: a.oldest.min(b.oldest), live: a.live + b.live };
+            needs = needs.into_iter().reduce(both).into_iter().collect();
+        }
+        let in_use = (state.logs().newest(), self.front.log_size());
+        logs_to_empty(needs, state.logs().lengths(Some(in_use)), logs.capacity)
+    }
+
+    /// Bytes in needed logs that are in no table, and those that are only kept with them. About: see
+    /// [`FamilyFront::logged`](crate::front::FamilyFront::logged).
+    pub fn live_and_dead(&self, state: &State) -> (u64, u64) {
+        let LogsNow { newest, others, .. } = self.logs_now(state);
+        let all = newest.saturating_add(others);
+        let live = state.families().map(|c| c.front().logged()).sum::<u64>().min(all);
+        (live, all - live)
     }
 
     /// True when no immutable memtable waits for others to be merged with.

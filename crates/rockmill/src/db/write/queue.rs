@@ -307,7 +307,7 @@ impl Slot {
             && group_bytes + self.bytes <= limit
             && self.options.disable_wal == leader.disable_wal
             && (leader.sync || !self.options.sync)
-            && (leader.no_slowdown || !self.options.no_slowdown)
+            && leader.no_slowdown == self.options.no_slowdown
     }
 
     /// True for the one thread that gets to insert the batch.

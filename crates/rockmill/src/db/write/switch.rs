@@ -7,9 +7,11 @@ use crate::db::report::stats::count;
 use crate::db::{DbInner, LOOK_AGAIN, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event_listener::{BackgroundErrorReason, FlushReason, WriteStallCondition, in_listener};
-use crate::front::WritersNow;
+use crate::front::{FamilyFront, LogRelease, WritersNow};
+use crate::info_log::log_info;
 use crate::options::WriteOptions;
 use crate::pacing::decide::stop_of_leader;
+use crate::pacing::log_garbage::LogsToEmpty;
 use crate::pacing::write_control::StallReason;
 use crate::perf_context::{self as perf, PerfMetric};
 use crate::statistics::{Histogram, Ticker};
@@ -81,7 +83,9 @@ impl DbInner {
             if full.is_empty() {
                 break;
             }
-            self.switch_memtables(&full, reason)?;
+            if !self.switch_or_wait(&full, reason, never_waits)? {
+                self.writers.lend();
+            }
         }
         if never_waits {
             return Ok(true);
@@ -146,7 +150,8 @@ impl DbInner {
         let mut full: Vec<u32> = state.families().filter(|c| c.front().is_full()).map(|c| c.cf().id).collect();
         let room = self.log_room(state);
         let release = self.front.release_logs(room, state.families_mut().map(|c| (c.cf().id, c.front_mut())));
-        if let Some(release) = &release {
+        let large = release.is_some();
+        if let Some(release) = release.or_else(|| self.empty_logs(state)) {
             for id in &release.seal {
                 if !full.contains(id) {
                     full.push(*id);
@@ -159,7 +164,7 @@ impl DbInner {
             }
         }
         // Nothing to switch: running or queued flushes free WAL space and reset this limit when they finish.
-        let waits = full.is_empty() && release.is_some();
+        let waits = full.is_empty() && large;
         self.front.set_log_room(if waits { self.logs_now(state).newest_to_stop().saturating_sub(1) } else { room });
         if self.opts.atomic_flush && !full.is_empty() {
             full = with_data(state);
@@ -167,13 +172,33 @@ impl DbInner {
         (full, reason)
     }
 
-    /// Begins the flushes that are due because values stay in WALs and these are too large, if no flush does that
-    /// already and nobody writes: otherwise the next writer does it. Without writers this is so after an opening, and
-    /// when a flush has left WALs that other column families need. Called by the timer.
+    /// What is to be flushed so that WALs can go of which most is in tables already, if that is worth it.
+    fn empty_logs(&self, state: &mut State) -> Option<LogRelease> {
+        let LogsToEmpty { before, freed, live } = self.logs_to_empty(state)?;
+        let keeps = |front: &FamilyFront| front.log_need().is_some_and(|need| need.oldest < before);
+        let names: Vec<_> = state.families().filter(|c| keeps(c.front())).map(|c| c.cf().name.clone()).collect();
+        let families = state.families_mut().map(|c| (c.cf().id, c.front_mut()));
+        let release = LogRelease::up_to(before.saturating_sub(1), families);
+        if release.is_some() {
+            count(&self.stats.logs_emptied, 1);
+            let dead = freed.saturating_sub(live);
+            log_info!(
+                self.log,
+                "column families {names:?} are flushed: they have {live} bytes of WALs with {freed} bytes, and keep \
+                 {dead} that are in tables already"
+            );
+        }
+        Some(release)
+    }
+
+    /// Begins the flushes that are due because values stay in WALs and these are too large, or mostly in tables
+    /// already, if no flush does that already and nobody writes: otherwise the next writer does it. Without writers
+    /// this is so after an opening, and when a flush has left WALs that other column families need. Called by the
+    /// timer.
     pub fn release_logs_without_writers(&self) {
         let is_due = |state: &State| {
             self.front.memory().index().is_some()
-                && self.logs_now(state).is_flush_due()
+                && (self.logs_now(state).is_flush_due() || self.logs_to_empty(state).is_some())
                 && self.paced_by(state).is_none()
                 && state.errors().of_writes().is_none()
         };
@@ -208,12 +233,17 @@ impl DbInner {
     /// empty. All are switched at once, so that no flush can have only some of them.
     pub fn switch_memtables(&self, ids: &[u32], reason: FlushReason) -> Result<()> {
         let log = self.begin_wal()?;
+        self.switch_to(log, ids, reason);
+        Ok(())
+    }
+
+    /// The same once the new WAL has begun.
+    pub fn switch_to(&self, log: u64, ids: &[u32], reason: FlushReason) {
         let mut state = self.state.lock();
         self.seal_memtables(&mut state, ids, log, reason);
         self.update_pressure(&state);
         drop(state);
         self.work_available.notify_all();
-        Ok(())
     }
 
     /// Makes these column families' memtables immutable, and begins new ones whose data is in WAL `log` and later.
@@ -240,18 +270,27 @@ impl DbInner {
 
     /// Begins a new WAL unless the present one is empty; returns the number of the one in use afterwards.
     pub fn begin_wal(&self) -> Result<u64> {
+        self.begin_wal_unless(|_| false).map(|begun| begun.unwrap_or_default())
+    }
+
+    /// The same; `None` if that has failed, nothing has changed, and `passes` says of the error that it is none.
+    pub fn begin_wal_unless(&self, passes: impl FnOnce(&Error) -> bool) -> Result<Option<u64>> {
         // The present one may end in a record that does not count; a recovery leaves it.
         self.check_takes_writes()?;
         let next = self.writers.in_flight.newest() + 1;
-        let turn = self.front.begin_log(next, &self.live(), || self.new_file_number()).map_err(|failed| {
-            self.set_background_error(BackgroundErrorReason::WriteCallback, failed.what, &failed.error);
-            failed.error
-        })?;
+        let turn = match self.front.begin_log(next, &self.live(), || self.new_file_number()) {
+            Ok(turn) => turn,
+            Err(failed) if !failed.changed && passes(&failed.error) => return Ok(None),
+            Err(failed) => {
+                self.set_background_error(BackgroundErrorReason::WriteCallback, failed.what, &failed.error);
+                return Err(failed.error);
+            }
+        };
         let number = self.state.lock().logs_mut().turn(turn);
         if self.front.bounds_archive() {
             self.log.alarm().ring();
         }
-        Ok(number)
+        Ok(Some(number))
     }
 }
 

@@ -29,6 +29,7 @@ use crate::pacing::common::Seconds;
 use crate::pacing::decide::{FlushQueue, FullMemtables, LogsNow, MemtablesNow, is_flush_due};
 use crate::pacing::flush_pace::{Filled, FlushPace, MemtableFill, OneFlush};
 use crate::pacing::index_tables::{IndexQueues, IndexSchedule};
+use crate::pacing::log_garbage::LogNeed;
 
 /// Bytes of a table for each byte of the index tables that it is made from, if nothing is known and values are
 /// compressed. Flushes that find too little space raise it (see [`FamilyFront::space_for_flush`]), to at most two.
@@ -36,6 +37,15 @@ const TABLE_SHARE: f64 = 0.25;
 /// Other values may compress less well than those of the last flush, and few of that flush's values may have been left.
 const TABLE_MARGIN: f64 = 1.25;
 const TABLE_SHARE_MIN: f64 = 1.0 / 64.0;
+
+/// Bytes of an entry in a log beside its key and value, and beside the tag that a memtable counts with them: at most so
+/// many with a record for each entry, two-byte lengths and few column families.
+const LOGGED_MORE: u64 = 16;
+
+/// About how many bytes logs have of this memtable. What was written without a log counts, too.
+fn logged_bytes(mem: &MemTable) -> u64 {
+    mem.data_size() + LOGGED_MORE * mem.num_entries()
+}
 
 /// See the module's text.
 pub(crate) struct FamilyFront {
@@ -81,13 +91,15 @@ struct Sealed {
     table: SealedTable,
     /// See [`FamilyFront::active_log`].
     log: u64,
+    /// Bytes of it in logs, as it was filled: with what merges left out, which is in no table either.
+    logged: u64,
     /// How often what is in it was merged, at most.
     tier: u32,
 }
 
 impl Sealed {
     fn new(mem: Arc<MemTable>, log: u64) -> Self {
-        Self { table: SealedTable::Plain(mem), log, tier: 0 }
+        Self { logged: logged_bytes(&mem), table: SealedTable::Plain(mem), log, tier: 0 }
     }
 }
 
@@ -231,6 +243,20 @@ impl FamilyFront {
             None if !self.active.is_empty() => Some(self.active_log),
             None => None,
         }
+    }
+
+    /// Bytes in logs of what is in no table.
+    pub fn logged(&self) -> u64 {
+        self.sealed.iter().map(|s| s.logged).sum::<u64>() + logged_bytes(&self.active)
+    }
+
+    /// What it will need of logs once flushes that have begun or are requested are done; `None` if nothing.
+    pub fn log_need(&self) -> Option<LogNeed> {
+        // A request goes to the flush after the one that runs. If there is none yet, it may be made when that one ends.
+        let kept = if self.taken > 0 || self.flush_requested { None } else { self.sealed.front().map(|s| s.log) };
+        let oldest = kept.or((!self.active.is_empty()).then_some(self.active_log))?;
+        let live = if kept.is_some() { self.logged() } else { logged_bytes(&self.active) };
+        Some(LogNeed { oldest, live })
     }
 
     /// The oldest log that may hold data of the active memtable.
@@ -477,11 +503,12 @@ impl FamilyFront {
     pub fn merged(&mut self, merge: &IndexMerge, merged: MergedIndex) -> bool {
         let Some(place) = self.place_of(merge) else { return false };
         let (log, tier) = (self.sealed[place.start].log, self.sealed[place.start].tier + 1);
+        let logged = self.sealed.range(place.clone()).map(|s| s.logged).sum();
         let table = merged.into_table();
         self.flushed.retain(|held| held.bytes().is_some());
         self.flushed.extend(self.sealed.range(place.clone()).map(|s| s.table.superseded()));
         self.sealed.drain(place.start + 1..place.end);
-        self.sealed[place.start] = Sealed { table, log, tier };
+        self.sealed[place.start] = Sealed { table, log, logged, tier };
         true
     }
 

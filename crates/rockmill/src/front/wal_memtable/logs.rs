@@ -6,7 +6,7 @@
 //!
 //! If all logs together are too large (`max_total_wal_size`), the memtables that keep the oldest one are flushed. That
 //! is decided here and not in `pacing/`, because it slows nobody and does not depend on time, and a front without logs
-//! has no such rule.
+//! has no such rule. Where values stay in logs, `pacing/log_garbage.rs` says which of them are emptied earlier.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -125,6 +125,12 @@ impl Logs {
         })
     }
 
+    /// True if [`Self::take_obsolete`] has something to remove.
+    pub fn has_obsolete(&self, oldest: Option<u64>) -> bool {
+        let first = self.oldest();
+        self.live.len() > 1 && first < self.bound && oldest.is_none_or(|o| first < o)
+    }
+
     /// Removes and returns those that are not needed: `oldest` is the oldest log in which a column family has data, and
     /// the MANIFEST must say so as well.
     pub fn take_obsolete(&mut self, oldest: Option<u64>) -> Vec<u64> {
@@ -153,16 +159,26 @@ pub(crate) struct LogRelease {
 impl LogRelease {
     /// For the oldest log that any of these column families needs. Sealed memtables that keep it become due.
     pub fn of_oldest<'a>(families: impl Iterator<Item = (u32, &'a mut FamilyFront)>) -> Self {
-        let mut families: Vec<_> = families.collect();
+        let families: Vec<_> = families.collect();
+        let oldest = families.iter().filter_map(|(_, front)| front.oldest_log()).min();
+        oldest.map_or_else(Self::default, |oldest| Self::up_to(oldest, families.into_iter()))
+    }
+
+    /// The same for log `newest` and all before it.
+    pub fn up_to<'a>(newest: u64, families: impl Iterator<Item = (u32, &'a mut FamilyFront)>) -> Self {
         let mut release = Self::default();
-        let Some(oldest) = families.iter().filter_map(|(_, front)| front.oldest_log()).min() else { return release };
-        for (id, front) in &mut families {
-            if front.active_holds(oldest) {
-                release.seal.push(*id);
+        for (id, front) in families {
+            if front.active_holds(newest) {
+                release.seal.push(id);
             }
-            release.flush_due |= front.request_flush_of_log(oldest);
+            release.flush_due |= front.request_flush_of_log(newest);
         }
         release
+    }
+
+    /// True if there is something to do now.
+    pub fn is_some(&self) -> bool {
+        self.flush_due || !self.seal.is_empty()
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `wal.rs` | the log in use, and those that were left and are not yet durable |
 //! | `wal_files.rs` | obsolete logs: deleted, archived, used again; which there are |
+//! | `device_space.rs` | what the fast device has left for logs |
 //! | `logs.rs` | which logs are live, which may go, and what has to be flushed first |
 //! | `family.rs` | the memtables of a column family, and what is asked of their flush |
 //! | `view.rs` | memtables as readers, writers and a flush hold them |
@@ -14,6 +15,7 @@
 //! | `kept_logs.rs` | logs that stay in use after a recovery are made durable |
 //! | `follow.rs` | memtables of those who only read logs |
 
+pub(crate) mod device_space;
 pub(crate) mod family;
 pub(crate) mod follow;
 pub(crate) mod index_merge;
@@ -34,6 +36,7 @@ use rockmill_format::log::RecoveryMode;
 use rockmill_format::{SequenceNumber, filename};
 use rockmill_io::{Clock, FileSystem, WriteOptions};
 
+use self::device_space::DeviceSpace;
 use self::family::FamilyFront;
 use self::logs::{LogRelease, LogTurn};
 use self::memory::FrontMemory;
@@ -63,6 +66,7 @@ pub(crate) struct WalMemtable {
     retention: Retention,
     wal: Wal,
     memory: FrontMemory,
+    device: DeviceSpace,
     /// There were writes without the log since the last flush of everything.
     unlogged: AtomicBool,
 }
@@ -132,6 +136,7 @@ impl WalMemtable {
             retention: Retention::of(options),
             wal: Wal::default(),
             memory: FrontMemory::new(options, alarm),
+            device: DeviceSpace::default(),
             unlogged: AtomicBool::new(false),
         }
     }
@@ -150,6 +155,30 @@ impl WalMemtable {
     /// Bytes in the log in use.
     pub fn log_size(&self) -> u64 {
         self.wal.size()
+    }
+
+    /// The most bytes of logs, of which they have `held`, and whether the device is what bounds them; for logs with
+    /// values.
+    pub fn log_capacity(&self, held: u64) -> (u64, bool) {
+        let given = self.memory.index().map_or(u64::MAX, |index| index.capacity.saturating_sub(self.stuck_bytes()));
+        let device = self.device.limit(held);
+        (given.min(device), device < given)
+    }
+
+    /// Asks how much space the device has. Logs have `held`.
+    pub fn look_at_device(&self, held: u64) {
+        let free = self.fs.free_space(&self.dir).ok();
+        self.device.looked(held, free.map(|free| free.saturating_add(self.archived_bytes())));
+    }
+
+    /// What is known of the device's space.
+    pub fn device(&self) -> &DeviceSpace {
+        &self.device
+    }
+
+    /// The last append found no space, nothing of it is left, and it may be tried again.
+    pub fn append_was_undone(&self) -> bool {
+        self.wal.lead().as_ref().is_some_and(WalWriter::was_undone)
     }
 
     /// What has to be flushed so that logs can be deleted, if all together are too large: the one in use is longer than
@@ -258,19 +287,20 @@ impl WalMemtable {
             }
             // Records gathered in memory must reach the file before the next log has any.
             let written = marked.and_then(|()| w.flush());
-            written.map_err(|error| LogFailure { what: "a write to the WAL", error })?;
+            written.map_err(|error| LogFailure { what: "a write to the WAL", error, changed: true })?;
         }
         let number = number();
         let fresh = self.create_log(live, number, self.wal.take_for_reuse());
-        let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error })?;
+        let mut fresh = fresh.map_err(|error| LogFailure { what: "the creation of a WAL", error, changed: false })?;
         if let Some(before) = current.as_mut() {
-            if self.chained
-                && let Err(error) = before.precede(number)
-            {
+            let named = if self.chained { before.precede(number) } else { Ok(()) };
+            // A full device has no space for that record. Nothing of it is left then, and the log goes without.
+            let named = named.or_else(|e| if before.was_undone() { Ok(()) } else { Err(e) });
+            if let Err(error) = named.and_then(|()| before.sync_cut()) {
                 // The record may still be in the file, and the next opening looks for the log that it names. So that
                 // log stays, but empty: closing it cuts off old contents of a reused file.
                 let _ = fresh.close();
-                return Err(LogFailure { what: "a write to the WAL", error });
+                return Err(LogFailure { what: "a write to the WAL", error, changed: true });
             }
             fresh.follow(before);
         }
@@ -450,6 +480,44 @@ mod tests {
         assert_eq!((left[1].0.as_str(), left[1].1, left.len()), ("000003.log", 0, 2), "{left:?}");
         assert!(left[0].0 == "000002.log" && left[0].1 > 5000);
         assert_eq!(front.log_number(), 2);
+    }
+
+    /// Nothing of an append that finds no space stays in the file, and a full device has no space for the record that
+    /// names the next log: then the log is left without one, and its length is durable.
+    #[test]
+    fn an_append_without_space_is_undone_and_a_log_is_left_all_the_same() {
+        let fs = MemFileSystem::new();
+        let (front, options) = with_obsolete_log(&fs, true);
+        let (path, next) = (front.log_path(2), front.log_path(3));
+        let size = fs.file_size(&path).expect("a length");
+        let mut batch = BatchRep::default();
+        batch.push(BatchRecord::Put { cf: 0, key: b"key", value: &[b'w'; 40_000] });
+        batch.set_sequence(4);
+        let append = || front.lead().expect("a log").append(&batch);
+        for free in [0, 9, 35_000] {
+            fs.set_free_space_in(front.dir(), Some(free)).expect("a directory");
+            assert!(append().expect_err("no space").is_no_space());
+            assert!(front.append_was_undone(), "{free}");
+            assert_eq!((fs.file_size(&path).expect("a length"), front.log_size()), (size, size), "{free}");
+        }
+        fs.set_free_space_in(front.dir(), Some(9)).expect("a directory");
+        assert!(matches!(front.begin_log(4, &options, || 3), Ok(LogTurn::Begins { number: 3, .. })));
+        assert_eq!(fs.file_size(&path).expect("a length"), size);
+        fs.sync_dir(Path::new("/")).expect("a sync");
+        let cut = fs.crash_image(rockmill_io::CrashMode::SyncedOnly);
+        assert_eq!(cut.file_size(&path).expect("a length"), size);
+        fs.set_free_space_in(front.dir(), None).expect("a directory");
+        append().expect("there is space");
+        assert!(!front.append_was_undone() && fs.file_size(&next).expect("a length") > 40_000);
+        // Not after another failure, and not where the log has no values.
+        fail(&fs, OpKind::Write, "000003.log");
+        assert!(append().is_err() && !front.append_was_undone());
+        fs.clear_fault();
+        assert!(append().is_err() && !front.append_was_undone(), "the file has failed");
+        let fs = MemFileSystem::new();
+        let (front, _) = with_obsolete_log(&fs, false);
+        fs.set_free_space_in(front.dir(), Some(9)).expect("a directory");
+        assert!(front.lead().expect("a log").append(&batch).is_err() && !front.append_was_undone());
     }
 
     /// Whatever fails in the creation of a log, neither it nor the file that it was to be made of takes space.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use rockmill_format::SequenceNumber;
 use rockmill_format::batch::{self, BatchRecord, BatchRep};
 use rockmill_format::filename;
-use rockmill_format::log::LogEncoder;
 use rockmill_format::log::place::RecordPlace;
-use rockmill_io::error::is_not_plain;
+use rockmill_format::log::{BLOCK_SIZE, LogEncoder};
+use rockmill_io::error::{is_not_plain, is_out_of_space};
 use rockmill_io::{Ahead, FileSystem, WritableFile, WriteOptions};
 
 use crate::error::{Error, Result};
@@ -39,6 +39,10 @@ pub(crate) struct WalWriter {
     synced: (u64, u64),
     /// A call on the file failed, so nothing more may be written to it.
     failed: bool,
+    /// The last append found no space, and nothing of it is left: it may be tried again.
+    undone: bool,
+    /// Something was cut off since the last sync.
+    cut: bool,
     /// Length up to the end of the last acknowledged record, in bytes.
     good: u64,
     /// The sequence number after the last update in this WAL.
@@ -214,6 +218,8 @@ impl WalWriter {
             recyclable: kind.recyclable,
             merged: None,
             failed: false,
+            undone: false,
+            cut: false,
             good: 0,
             end: None,
             follows: None,
@@ -278,8 +284,14 @@ impl WalWriter {
 
     /// Appends a batch and hands it to the kernel, so that it survives the death of the process; with `gathers` it
     /// stays in the buffer.
+    ///
+    /// # Errors
+    /// The append fails. If values stay in the file and there was no space, nothing of the batch is in the file
+    /// afterwards ([`Self::was_undone`]); after other failures nothing more may be written to it.
     pub fn add_batch(&mut self, batch: &BatchRep) -> Result<u64> {
         self.buffer.clear();
+        let before = (self.size(), self.end, self.follows, self.last_record);
+        self.undone = false;
         if let Some(follows) = self.follows.take() {
             self.encoder.add_record(follows.record().as_bytes(), &mut self.buffer);
         }
@@ -295,7 +307,33 @@ impl WalWriter {
         if self.buffer.capacity() > BUFFER_KEEP_BYTES {
             self.buffer = Vec::new();
         }
-        done.map(|()| n).map_err(|e| self.failure("write", &e))
+        done.map(|()| n).map_err(|e| match is_out_of_space(&e) && self.undo(before) {
+            true => self.error("write", &e),
+            false => self.failure("write", &e),
+        })
+    }
+
+    /// Cuts off what a failed append left and forgets it, so that the file can be used as before; false if that cannot
+    /// be done. Only if values stay in the file: only then can a flush make space for another try.
+    fn undo(&mut self, (size, end, follows, last_record): (u64, Option<SequenceNumber>, Option<Follows>, u64)) -> bool {
+        if self.values.is_none() || self.gathers || self.file.undo_append(size).is_err() {
+            return false;
+        }
+        self.encoder = LogEncoder::new(self.number, self.recyclable, (size % BLOCK_SIZE as u64) as usize);
+        (self.end, self.follows, self.last_record) = (end, follows, last_record);
+        (self.undone, self.cut) = (true, true);
+        true
+    }
+
+    /// The last append found no space, nothing of it is left, and it may be tried again.
+    pub fn was_undone(&self) -> bool {
+        self.undone && !self.failed
+    }
+
+    /// If something was cut off, makes the length durable: another log is about to begin, and after a power cut a part
+    /// of a record must not stand before what that one has.
+    pub fn sync_cut(&mut self) -> Result<()> {
+        if self.cut { self.sync() } else { Ok(()) }
     }
 
     /// The same for the batch that `fill` makes, whose first sequence number is `first`.
@@ -322,7 +360,7 @@ impl WalWriter {
             return Ok(());
         }
         self.file.sync().map_err(|e| self.failure("sync", &e))?;
-        self.unsynced = false;
+        (self.unsynced, self.cut) = (false, false);
         self.look_ahead();
         Ok(())
     }
@@ -374,6 +412,10 @@ impl WalWriter {
 
     fn failure(&mut self, call: &str, e: &std::io::Error) -> Error {
         self.failed = true;
+        self.error(call, e)
+    }
+
+    fn error(&self, call: &str, e: &std::io::Error) -> Error {
         Error::io(format_args!("cannot {call} {}", self.path.display()), e)
     }
 

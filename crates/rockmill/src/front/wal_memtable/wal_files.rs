@@ -124,6 +124,8 @@ pub(super) struct Retention {
     obsolete: Mutex<Obsolete>,
     /// Bytes of obsolete WALs that needed ones cannot have.
     stuck_bytes: AtomicU64,
+    /// Bytes of archived WALs that needed ones can have, as they were when the archive was last looked at.
+    archived_bytes: AtomicU64,
 }
 
 /// Obsolete WALs that still exist.
@@ -156,6 +158,7 @@ impl Retention {
             archive_changed: AtomicBool::new(true),
             obsolete: Mutex::default(),
             stuck_bytes: AtomicU64::new(0),
+            archived_bytes: AtomicU64::new(0),
         }
     }
 
@@ -266,6 +269,11 @@ impl WalMemtable {
         self.retention.stuck_bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes of archived WALs that are deleted if needed ones take their space.
+    pub fn archived_bytes(&self) -> u64 {
+        self.retention.archived_bytes.load(Ordering::Relaxed)
+    }
+
     /// If WALs are to be archived, refuses an archive that is a link: files would be moved to, and deleted from,
     /// another directory.
     pub fn check_archive(&self) -> Result<()> {
@@ -293,8 +301,9 @@ impl WalMemtable {
     }
 
     /// Deletes the oldest archived or stuck WALs while all of them and `live` bytes of WALs exceed `fast_capacity`
-    /// minus the length of one WAL, because that much may be written before the next check. Returns the number of the
-    /// newest that was deleted, and the first failure after a success. `may_delete`: see [`Self::await_archive`].
+    /// minus the length of one WAL, because that much may be written before the next check; also while the device has
+    /// less space left than that. Returns the number of the newest that was deleted, and the first failure after a
+    /// success. `may_delete`: see [`Self::await_archive`].
     pub fn trim_archive(&self, live: u64, may_delete: impl Fn() -> bool) -> (Option<u64>, Option<Error>) {
         let index = self.memory.index().filter(|_| self.retention.archives());
         let (Some(capacity), Ok(fs)) = (index.map(|i| i.capacity), beneath(&*self.fs, &self.dir)) else {
@@ -325,7 +334,8 @@ impl WalMemtable {
         let bytes = || archived.iter().map(|(_, bytes)| bytes).chain(stuck.values()).copied();
         let (mut all, longest) = (bytes().sum::<u64>(), bytes().max().unwrap_or(0));
         let (mut trimmed, mut cannot_delete) = (None, false);
-        while live.saturating_add(all).saturating_add(longest) > capacity {
+        let mut free = self.fs.free_space(&self.dir).unwrap_or(u64::MAX);
+        while live.saturating_add(all).saturating_add(longest) > capacity || free < longest {
             let oldest = [archived.front().copied(), stuck.first_key_value().map(|(n, bytes)| (*n, *bytes))];
             let Some((number, bytes)) = oldest.into_iter().flatten().min() else { break };
             let name = filename::wal(number);
@@ -343,9 +353,12 @@ impl WalMemtable {
                 archived.pop_front();
             }
             all -= bytes;
+            free = free.saturating_add(bytes);
             trimmed = Some(number);
         }
-        self.retention.stuck_bytes.store(if cannot_delete { all } else { 0 }, Ordering::Relaxed);
+        let (stuck, archived) = if cannot_delete { (all, 0) } else { (0, all) };
+        self.retention.stuck_bytes.store(stuck, Ordering::Relaxed);
+        self.retention.archived_bytes.store(archived, Ordering::Relaxed);
         if failed.is_some() {
             self.retention.archive_changed.store(true, Ordering::Release); // tried again at the next look
         }

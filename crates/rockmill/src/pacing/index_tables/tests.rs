@@ -257,7 +257,7 @@ impl Model {
     }
 
     fn logs(others: f64) -> LogsNow {
-        LogsNow { newest: 0, others: others as u64, capacity: CAPACITY as u64 }
+        LogsNow { newest: 0, others: others as u64, capacity: CAPACITY as u64, of_device: false }
     }
 
     fn full_tables(&self) -> FullMemtables {

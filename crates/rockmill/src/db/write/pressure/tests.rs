@@ -169,7 +169,7 @@ fn what_levels_may_hold_counts_at_once() {
         n += 1;
     }
     // As if logs were full. After a second it may already have happened.
-    let full = LogsNow { newest: 100, others: 0, capacity: 100 };
+    let full = LogsNow { newest: 100, others: 0, capacity: 100, of_device: false };
     let change = {
         let state = db.inner.state.lock();
         let front = state.family(0).unwrap().front();
