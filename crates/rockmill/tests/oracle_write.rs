@@ -506,9 +506,9 @@ fn merge_records_reach_rocksdb() {
     assert_eq!(found, [(b"list".to_vec(), b"a,b,c".to_vec()), (b"other".to_vec(), b"x".to_vec())]);
 }
 
-/// After a flush and a close, a database with logs on a fast device is an ordinary one: RocksDB opens it and writes,
-/// and Rockmill continues without that device, or with another one. Data that only the logs have is read by RocksDB
-/// with `wal_dir`.
+/// After a flush and a close, or an open that turns the fast path off, a database with logs on a fast device is an
+/// ordinary one: RocksDB opens it and writes, and Rockmill continues without that device, or with another one. Data
+/// that only the logs have is read by RocksDB with `wal_dir`.
 #[test]
 fn rocksdb_opens_what_had_a_fast_path() {
     let test = "rocksdb_opens_what_had_a_fast_path";
@@ -538,6 +538,22 @@ fn rocksdb_opens_what_had_a_fast_path() {
         drop(db);
         std::fs::remove_dir_all(&fast).unwrap();
         same("and without its directory", &expected, &read(&Db::open(&plain, &path).unwrap(), "default"));
+        // Turned on and off with entries in WALs: what RocksDB left in its WAL, then what only the logs have.
+        let mut script = Script::new();
+        script.open(&path).put("default", "k99997", "in a WAL").line("close");
+        let Some(_) = driver.answer(test, &script) else { continue };
+        expected.insert(expected.len() - 1, (b"k99997".to_vec(), b"in a WAL".to_vec()));
+        let db = Db::open(&options, &path).unwrap();
+        same("turned on", &expected, &read(&db, "default"));
+        db.put("k00005", vec![b'l'; 700]).unwrap();
+        expected[5].1 = vec![b'l'; 700];
+        drop(db);
+        drop(Db::open(&plain, &path).unwrap());
+        let mut script = Script::new();
+        script.open(&path).line("dump default").line("close");
+        let Some(answer) = driver.answer(test, &script) else { continue };
+        same(&format!("{:?}, turned off", driver.peer), &expected, &answer.entries());
+        std::fs::remove_dir_all(&fast).unwrap();
         let other = dir.path().join("other");
         options.set_fast_path(&other, 64 << 20);
         let db = Db::open(&options, &path).unwrap();

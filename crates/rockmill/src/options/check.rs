@@ -96,7 +96,7 @@ const DB_RANGES: &[Range] = &[
 ];
 
 /// The fewest bytes of WALs with values.
-const FAST_CAPACITY_MIN: u64 = 64 << 10;
+pub(crate) const FAST_CAPACITY_MIN: u64 = 64 << 10;
 
 /// The same for column families.
 const CF_RANGES: &[Range] = &[

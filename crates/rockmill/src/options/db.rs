@@ -259,7 +259,8 @@ impl Options {
 
     /// Puts the WALs, up to `capacity` bytes, on a faster device, and keeps values there until they are flushed in
     /// large sorted runs (docs/hybrid.md). The directory belongs to one database, as a [`wal_dir`](Self::set_wal_dir)
-    /// does, and takes its place.
+    /// does, and takes its place. An open that turns this on or off, or gives another directory, first writes what is
+    /// in the WALs of before as tables.
     pub fn set_fast_path(&mut self, path: impl AsRef<Path>, capacity: u64) {
         self.db.fast_path = path.as_ref().to_owned();
         self.db.fast_capacity = capacity;

@@ -6,6 +6,7 @@
 //! | `recovery.rs` | what the WALs have becomes memtables |
 //! | `log.rs` | what the info log begins with |
 //! | `secondary.rs` | instances that follow another process's database |
+//! | `take_over.rs` | WALs in another directory than the last opening had them in |
 //! | `ttl.rs` | databases whose values live for a time |
 //! | `wal_owner.rs` | whose a WAL directory is, and when a database is opened without the one that it had |
 //! | `wal_note.rs` | the file that says so |
@@ -14,6 +15,7 @@ pub(crate) mod log;
 pub(crate) mod recovery;
 pub(crate) mod secondary;
 pub(crate) mod start;
+mod take_over;
 pub(crate) mod ttl;
 pub(crate) mod wal_note;
 pub(crate) mod wal_owner;

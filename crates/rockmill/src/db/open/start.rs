@@ -32,7 +32,7 @@ use crate::db::open::log as begin_log;
 use crate::db::open::secondary::Following;
 use crate::db::open::wal_note::{Began, OwnNote};
 use crate::db::open::wal_owner::Seeker;
-use crate::db::open::{DirLocks, Opened, wal_owner};
+use crate::db::open::{DirLocks, Opened, take_over, wal_owner};
 use crate::db::read::Readers;
 use crate::db::report::Reporting;
 use crate::db::write::Writers;
@@ -245,12 +245,14 @@ pub(crate) fn open(options: &Options, path: &Path, cfs: Vec<ColumnFamilyDescript
     let log = if read_only { InfoLog::default() } else { InfoLog::begin(&db_options.log_settings(), path) };
     begin_log::begin(&log, db_options, &wanted, path);
     adjusted.log(&log);
-    let opened = match read_only {
+    let opened = match writer {
         // The lock is not held: a writer may be at work.
-        true => retry_while_files_vanish(&**fs, path, || {
-            open_files(options, path, wanted.clone(), exists, mode, log.clone(), None)
+        None => retry_while_files_vanish(&**fs, path, || {
+            let options = take_over::for_reading(options, path)?;
+            let db = open_files(&options, path, wanted.clone(), exists, mode, log.clone(), None)?;
+            Ok(Db { inner: db, threads: Mutex::default() })
         }),
-        false => open_files(options, path, wanted, exists, mode, log.clone(), writer),
+        Some(writer) => open_to_write(options, path, wanted, exists, mode, &log, writer),
     };
     if let Err(e) = &opened {
         log_error!(log, "DB::Open() failed: {e}");
@@ -265,23 +267,50 @@ struct Writer {
     engines: Prepared,
 }
 
-/// Steps 2 to 5 of opening; without a `writer` for reading only.
-fn open_files(
+/// Steps 2 to 5 of opening for writing.
+fn open_to_write(
+    options: &Options,
+    path: &Path,
+    wanted: BTreeMap<String, CfOptions>,
+    exists: bool,
+    mode: OpenMode,
+    log: &InfoLog,
+    writer: Writer,
+) -> Result<Db> {
+    let Writer { lock, engines } = writer;
+    let mut lock = Some(lock);
+    let emptied = match exists {
+        true => take_over::empty_last_dir(options, path, &wanted, mode, log, &mut lock)?,
+        false => None,
+    };
+    let db = open_files(options, path, wanted, exists, mode, log.clone(), lock)?;
+    if let Some(emptied) = emptied {
+        emptied.remove_log(&*db.opts.fs, &db.log);
+    }
+    db.log_opened();
+    db.engines.open(engines, &db.live(), &db.log)?;
+    db.files.numbers().begin();
+    let threads = threads::start(&db)?;
+    log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
+    Ok(Db { inner: db, threads: Mutex::new(threads) })
+}
+
+/// Steps 2 to 5 of opening, without the threads. `lock` is the one of the database's directory, for writing.
+pub(super) fn open_files(
     options: &Options,
     path: &Path,
     wanted: BTreeMap<String, CfOptions>,
     exists: bool,
     mode: OpenMode,
     log: InfoLog,
-    writer: Option<Writer>,
-) -> Result<Db> {
+    lock: Option<Box<dyn FileLock>>,
+) -> Result<Arc<DbInner>> {
     let OpenMode { read_only, error_if_wal_exists, .. } = mode;
     let (db_options, fs) = (&options.db, &options.db.fs);
     let purge = Arc::new(PurgeQueue::default());
     purge.set_alarm(log.alarm());
     let recovered = if exists { Some(recover(db_options, path, &purge, &wanted, read_only)?) } else { None };
     let db = assemble(options, path, &wanted, recovered.as_ref(), purge, mode, log)?;
-    let (lock, engines) = writer.map(|w| (w.lock, w.engines)).unzip();
     *db.opened.locks.db.lock() = lock;
 
     let list = |dir: &Path| fs.list_dir(dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e));
@@ -360,7 +389,7 @@ fn open_files(
         state.families().for_each(CfState::publish);
         db.catalog.publish(&state);
         drop(state);
-        return Ok(Db { inner: db, threads: Mutex::new(Vec::new()) });
+        return Ok(db);
     }
     let kept = db.recover_wals(&logs, true, expected)?;
     if let Some(kept) = &kept {
@@ -379,14 +408,7 @@ fn open_files(
     }
     db.write_options_file(&db.catalog.options_turn())?;
     db.remove_orphans();
-    db.log_opened();
-    if let Some(engines) = engines {
-        db.engines.open(engines, &db.live(), &db.log)?;
-    }
-    db.files.numbers().begin();
-    let threads = threads::start(&db)?;
-    log_info!(db.log, "DB opened, version {}", env!("CARGO_PKG_VERSION"));
-    Ok(Db { inner: db, threads: Mutex::new(threads) })
+    Ok(db)
 }
 
 /// The logs that must exist, if the last opening noted them: it made this MANIFEST, whose log numbers are those of logs

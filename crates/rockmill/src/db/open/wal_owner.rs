@@ -19,6 +19,8 @@
 //!   MANIFEST are those of logs that were there, and refuses to open without them.
 //! - A database does not open if its `WAL_OWNER` names the WAL directory and that directory is missing or has no file
 //!   of the database: its device is gone.
+//! - An opening that turns a fast path on or off, or moves it, first writes what is in the WALs of the last one as
+//!   tables (`take_over.rs`). Any other opening that would leave needed WALs in another directory is refused.
 //! - A database opens without the directory if nothing there is needed: all updates of its WALs are in tables of the
 //!   MANIFEST. The next opening for writing without the directory forgets it.
 //! - A directory that cannot be found and is given up (`kSkipAnyCorruptedRecords`) does not belong to the database when
@@ -31,15 +33,16 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use rockmill_format::filename::{self, FileType};
+use rockmill_format::log::RecoveryMode;
 use rockmill_io::{Entry, EntryKind, FileLock, FileSystem};
 
 use crate::db::open::wal_note::{Began, Left, Note};
 use crate::db::{Db, DbInner};
 use crate::error::{Error, Result};
-use crate::front::{has_updates, wal_dir_of, wal_numbers};
+use crate::front::{has_updates, misses_logs, wal_dir_of, wal_numbers};
 use crate::info_log::{InfoLog, log_warn};
 use crate::options::load::{latest_options_file, read_file};
-use crate::options::{Options, parse};
+use crate::options::{DbOptions, Options, parse};
 use crate::version::{current_manifest, for_each_edit, retry_while_files_vanish};
 
 pub(crate) use crate::db::open::wal_note::WAL_OWNER;
@@ -237,26 +240,42 @@ impl Found {
     }
 }
 
-/// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had
-/// last: an opening would not see what is in them, and a later one would delete them. RocksDB opens.
+/// Where the WALs of a database are that an opening needs.
+enum Place {
+    /// Where it looks for them; or it opens without them.
+    Found(Found),
+    /// In the database's own directory, such as this one.
+    Home(u64),
+    /// In the directory that the note names, such as this one.
+    Noted {
+        own: Note,
+        wal: u64,
+        /// The last opening left them there, none of them is missing, and they are of no other database.
+        whole: bool,
+    },
+}
+
+/// Finds the WALs of the database in `path` for an opening that looks for them in `wal_dir`.
 ///
-/// WALs that are not needed are left behind: `wal_dir` is turned off. But a secondary refuses any WALs there, since the
+/// WALs that are not needed are left behind: `wal_dir` is turned off. But a secondary needs any WALs there, since the
 /// other process may still write to them. Other openings see the database as it is at one moment. So does a copy whose
 /// original exists and has deleted the WALs that it does not need itself. And if a needed WAL is missing there, the
 /// directory is newer than the database, or has lost it.
-pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, seeker: Seeker) -> Result<Found> {
-    refuse_if_at_home(fs, path, wal_dir, seeker.follows)?;
+fn look(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, seeker: Seeker) -> Result<Place> {
+    if let Some(wal) = needed_at_home(fs, path, wal_dir, seeker.follows)? {
+        return Ok(Place::Home(wal));
+    }
     let Some((own, left)) = Note::read_left(fs, path)?.filter(|(own, _)| !own.other.as_os_str().is_empty()) else {
-        return Ok(Found::Here);
+        return Ok(Place::Found(Found::Here));
     };
     if fs.same_file(&own.other, wal_dir).unwrap_or_else(|_| own.other == absolute(wal_dir)) {
         refuse_if_gone(fs, path, wal_dir)?;
-        return Ok(Found::Here);
+        return Ok(Place::Found(Found::Here));
     }
     // A directory that is gone, cannot be read or belongs to another database is not that directory.
     let theirs = Note::read(fs, &own.other).ok().flatten();
     let Some(theirs) = theirs.filter(|theirs| theirs.token == own.token) else {
-        return refuse_if_away(fs, path, wal_dir, (&own, left), seeker);
+        return refuse_if_away(fs, path, wal_dir, (&own, left), seeker).map(Place::Found);
     };
     let names = fs.list_dir(&own.other);
     let names = names.map_err(|e| Error::io(format_args!("cannot list {}", own.other.display()), &e))?;
@@ -265,23 +284,97 @@ pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Pa
     let needed = needed_wals(fs, path);
     // Without a MANIFEST that can be read all may be needed.
     let from = needed.as_ref().map_or(0, |needed| needed.range.start);
+    let is_known = needed.is_some();
     let began = needed.zip(own.last_began(left)).filter(|(needed, began)| began.manifest == needed.manifest);
     let named = began.map(|(needed, began)| needed.named(Some(began))).unwrap_or_default();
     // Somebody may have moved them to the expected place.
-    let missing = named.into_iter().find(|n| !wals.contains(n) && !here.contains(n));
-    let any = seeker.follows || theirs.is_elsewhere(fs, path);
+    let missing = named.iter().copied().find(|n| !wals.contains(n) && !here.contains(n));
+    let is_copy = theirs.is_elsewhere(fs, path);
+    let any = seeker.follows || is_copy;
     let wal = if any { wals.first().copied() } else { needed_of(fs, &own.other, &wals, from) };
-    let Some(wal) = wal.or(missing) else { return Ok(Found::LeftBehind) };
+    let Some(wal) = wal.or(missing) else { return Ok(Place::Found(Found::LeftBehind)) };
+    let whole = is_known && !is_copy && left == Left::Open && named.iter().all(|n| wals.contains(n));
+    Ok(Place::Noted { own, wal, whole })
+}
+
+/// Refuses to look for the WALs of the database in `path` in `wal_dir` while they are in the directory that it had
+/// last: an opening would not see what is in them, and a later one would delete them. RocksDB opens.
+pub(crate) fn refuse_if_elsewhere(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, seeker: Seeker) -> Result<Found> {
+    match look(fs, path, wal_dir, seeker)? {
+        Place::Found(found) => Ok(found),
+        Place::Home(wal) => Err(Error::invalid_argument(format!(
+            "{}: this database has WALs in its own directory, and wal_dir is {}: leave wal_dir empty, or move the WALs \
+             there first ({})",
+            path.display(),
+            wal_dir.display(),
+            path.join(filename::wal(wal)).display()
+        ))),
+        Place::Noted { own, wal, .. } => Err(Error::invalid_argument(format!(
+            "{}: the WALs of this database are in {}, or were, such as {}, and wal_dir is {}: set wal_dir to that \
+             directory (and flush all column families, to do without it from then on), or move the WALs. If this is a \
+             copy that is to do without them, delete {}",
+            path.display(),
+            own.other.display(),
+            filename::wal(wal),
+            wal_dir.display(),
+            path.join(WAL_OWNER).display()
+        ))),
+    }
+}
+
+/// For an opening that turns a fast path on or off, or moves it: the directory with the WALs of the last opening, if
+/// any is needed. `None` also for openings that [`refuse_if_elsewhere`] refuses.
+///
+/// An opening that only names another `wal_dir`, or forgets it, is refused: RocksDB would lose the WALs, so whoever
+/// changes that option has to know where they are.
+pub(crate) fn dir_of_last(options: &DbOptions, path: &Path) -> Result<Option<PathBuf>> {
+    let (fs, wal_dir) = (&*options.fs, wal_dir_of(options, path));
+    let turns_on = misses_logs(options, path);
+    let takes_all = options.wal_recovery_mode == RecoveryMode::SkipAnyCorruptedRecords;
+    let dir = match look(fs, path, &wal_dir, Seeker { follows: false, takes_all })? {
+        Place::Home(_) if turns_on => path.to_owned(),
+        Place::Noted { own, whole: true, .. } if turns_on || own.began.is_some() => own.other,
+        Place::Found(_) if turns_on => return refuse_if_stored(fs, path, &wal_dir).map(|()| None),
+        _ => return Ok(None),
+    };
+    // A directory of somebody else is refused before anything changes. Where both directories have needed WALs,
+    // somebody has moved some: an opening never leaves that.
+    let mut here = Vec::new();
+    if fs.exists(&wal_dir).map_err(|e| Error::io(wal_dir.display(), &e))? {
+        check(fs, path, &wal_dir)?;
+        check_unclaimed(fs, path, &wal_dir)?;
+        let names = fs.list_dir(&wal_dir);
+        here = wal_numbers(&names.map_err(|e| Error::io(format_args!("cannot list {}", wal_dir.display()), &e))?);
+    }
+    let from = needed_wals(fs, path).map_or(0, |needed| needed.range.start);
+    Ok(needed_of(fs, &wal_dir, &here, from).is_none().then_some(dir))
+}
+
+/// Refuses to turn on a fast path in `wal_dir` while the OPTIONS file of the database in `path` names another directory
+/// with WALs that its MANIFEST needs, and no note says that these are its own: RocksDB had it open. If the database is
+/// a copy, they are the original's.
+fn refuse_if_stored(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()> {
+    let Some(dir) = stored_wal_dir(fs, path) else { return Ok(()) };
+    let is_given = fs.same_file(&dir, wal_dir).unwrap_or_else(|_| absolute(&dir) == absolute(wal_dir));
+    if is_given || !fs.exists(&dir).unwrap_or(false) {
+        return Ok(());
+    }
+    let is_its_own = || check(fs, path, &dir).and_then(|()| check_unclaimed(fs, path, &dir)).is_ok();
+    let (Some(needed), true) = (needed_wals(fs, path), is_its_own()) else { return Ok(()) };
+    let names = fs.list_dir(&dir).map_err(|e| Error::io(format_args!("cannot list {}", dir.display()), &e))?;
+    let Some(wal) = needed_of(fs, &dir, &wal_numbers(&names), needed.range.start) else { return Ok(()) };
     Err(Error::invalid_argument(format!(
-        "{}: the WALs of this database are in {}, or were, such as {}, and wal_dir is {}: set wal_dir to that directory (and \
-         flush all column families, to do without it from then on), or move the WALs. If this is a copy that is to do \
-         without them, delete {}",
+        "{}: its OPTIONS file names the wal_dir {}, where WALs may be needed, such as {}: open it once with that wal_dir, \
+         and without a fast path. If this is a copy, and they are the original's, open it once with neither",
         path.display(),
-        own.other.display(),
-        filename::wal(wal),
-        wal_dir.display(),
-        path.join(WAL_OWNER).display()
+        dir.display(),
+        filename::wal(wal)
     )))
+}
+
+/// True if the last opening of the database in `path` for writing by Rockmill had a fast path.
+pub(crate) fn had_fast_path(fs: &dyn FileSystem, path: &Path) -> Result<bool> {
+    Ok(Note::read(fs, path)?.is_some_and(|own| own.began.is_some()))
 }
 
 /// The same if the directory that it had last cannot be found: it does not exist, cannot be read, or has nothing of
@@ -383,29 +476,21 @@ fn refuse_if_gone(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<()
     )))
 }
 
-/// The same if they are in the database's own directory: there was no `wal_dir` before.
-fn refuse_if_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: bool) -> Result<()> {
+/// A needed WAL in the database's own directory, if that is not `wal_dir`: there was no `wal_dir` before.
+fn needed_at_home(fs: &dyn FileSystem, path: &Path, wal_dir: &Path, follows: bool) -> Result<Option<u64>> {
     if fs.same_file(path, wal_dir).unwrap_or(path == wal_dir) {
-        return Ok(());
+        return Ok(None);
     }
     let names = fs.list_dir(path).map_err(|e| Error::io(format_args!("cannot list {}", path.display()), &e))?;
     let wals = wal_numbers(&names);
     if wals.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    let Some(Needed { range: needed, .. }) = needed_wals(fs, path) else { return Ok(()) };
-    let wal = match follows {
+    let Some(Needed { range: needed, .. }) = needed_wals(fs, path) else { return Ok(None) };
+    Ok(match follows {
         true => wals.into_iter().find(|n| *n >= needed.start),
         false => needed_of(fs, path, &wals, needed.start),
-    };
-    let Some(wal) = wal else { return Ok(()) };
-    Err(Error::invalid_argument(format!(
-        "{}: this database has WALs in its own directory, and wal_dir is {}: leave wal_dir empty, or move the WALs there \
-         first ({})",
-        path.display(),
-        wal_dir.display(),
-        path.join(filename::wal(wal)).display()
-    )))
+    })
 }
 
 /// Forgets what the last opening of the database in `path` noted, and where its WALs were unless that is `wal_dir`:
