@@ -13,7 +13,7 @@ typedef unsigned long long u64;
 #define SECTION(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
 /* A function of its own: it has its own allowance of loop steps, and the verifier's work stays small. */
-#define FRAME static __attribute__((noinline))
+#define FRAME static __attribute__((noinline, unused))
 #define __arena __attribute__((address_space(1)))
 
 /* The arena: the loader puts the map's descriptor wherever this is named. */

@@ -8,7 +8,7 @@
 #define ROCKMILL_LAYOUT_H
 
 /* The version of all this: raised with each change. Objects of other versions are refused. */
-#define INTERFACE 4
+#define INTERFACE 5
 
 /* Control block. "in" is written by user space only, "out" by the program only. */
 #define CTL_STATUS 0		/* out u32: STATUS_ */

@@ -5,7 +5,9 @@
  * as many steps as that takes), and waits for the reads that a dry run needs. Between two steps, signals are handled
  * and completions are posted.
  */
+#ifndef ROCKMILL_OWN_LOOP
 #include "merge.h"
+#endif
 
 struct iou_ctx;
 struct iou_loop_params {
@@ -93,6 +95,7 @@ SECTION("struct_ops") int loop_step(u64 *arguments)
 		if (mode == MODE_MERGE) {
 			ST64(c + CTL_WORK, 0);
 			status = merge(c);
+			ST32(c + CTL_STATUS, status);
 			if (status == STATUS_PAUSE)
 				return CONTINUE;
 			if (!AT32(region + RING_BUSY))

@@ -2,7 +2,9 @@
 /*
  * The driver `run`: user space calls the merge with BPF_PROG_RUN, once for each output buffer or dry run.
  */
+#ifndef ROCKMILL_OWN_LOOP
 #include "merge.h"
+#endif
 
 struct context {
 	u32 control; /* in: address of the control block */
@@ -11,8 +13,12 @@ struct context {
 
 SECTION("syscall") int run(struct context *context)
 {
+	ptr c;
+
 	NAME_ARENA();
-	context->status = merge(AT(context->control));
+	c = AT(context->control);
+	context->status = merge(c);
+	ST32(c + CTL_STATUS, context->status);
 	return 0;
 }
 

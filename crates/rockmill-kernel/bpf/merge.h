@@ -28,43 +28,8 @@
 #ifndef ROCKMILL_MERGE_H
 #define ROCKMILL_MERGE_H
 
-#include "order.h"
-
-/* What this object is, for its loader (src/object.rs). */
-struct rockmill_info {
-	u32 interface;
-	char comparator[64];
-	char filter[64];
-	char merge[64];
-};
-
-#ifdef ROCKMILL_FILTER
-#define HAS_FILTER 1
-#else
-#define HAS_FILTER 0
-#endif
-
-#ifdef ROCKMILL_MERGE
-#define HAS_MERGE 1
-#else
-#define HAS_MERGE 0
-#endif
-
-/* Functions of a user's own. */
-#define HAS_OWN (HAS_COMPARE || HAS_FILTER || HAS_MERGE)
-
-const struct rockmill_info rockmill_info SECTION("rockmill") = {
-	.interface = INTERFACE,
-#ifdef ROCKMILL_COMPARATOR
-	.comparator = ROCKMILL_COMPARATOR,
-#endif
-#ifdef ROCKMILL_FILTER
-	.filter = ROCKMILL_FILTER,
-#endif
-#ifdef ROCKMILL_MERGE
-	.merge = ROCKMILL_MERGE,
-#endif
-};
+#include "info.h"
+#include "output.h"
 
 /*
  * Nothing is known of what functions of a user's own take: such a program looks at the clock now and then, and ends a
@@ -110,25 +75,6 @@ FRAME u64 combine_user(ptr c, ptr r)
 	return 0;
 }
 #endif
-
-/* True when no snapshot sees the older of two sequence numbers and not the newer one. FAILED_CUT otherwise possible. */
-FRAME u64 same_stripe(ptr c, u64 older, u64 newer)
-{
-	u32 low = LD32(c + CTL_ZERO), high = LD32(c + CTL_SNAPSHOT_COUNT);
-	u32 at = LD32(c + CTL_SNAPSHOTS), count = high, middle;
-
-	/* The first snapshot at or above the older one. */
-	while (low < high && can_loop) {
-		middle = (low + high) / 2;
-		if (LD64(AT(at + 8 * middle)) < older)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	if (low < high)
-		return FAILED_CUT;
-	return low >= count || LD64(AT(at + 8 * low)) >= newer;
-}
 
 /* To the first entry of a run that is not before the beginning of the part. */
 FRAME u64 prime_run(ptr c, ptr r)
@@ -258,27 +204,6 @@ FRAME u64 next_block(ptr c, ptr r)
 	ST32(r + RUN_POS, LD32(desc + DESC_AT));
 	ST32(r + RUN_KEY_LEN, 0);
 	return decode(c, r);
-}
-
-/* Writes a record for a key in the arena, which is copied behind the others. The place of its copy; 0 when cut. */
-INLINE u64 emit(ptr c, u32 key, u32 len, ptr r, u32 kind)
-{
-	u32 count = LD32(c + CTL_RECORD_COUNT);
-	ptr rec = AT(LD32(c + CTL_RECORDS) + REC_BYTES * count);
-	u32 at = LD32(c + CTL_KEYS);
-
-	if (copy(c, at, key, len))
-		return 0;
-	ST32(rec + REC_KIND, kind);
-	ST32(rec + REC_RUN, LD32(r + RUN_NUMBER));
-	ST32(rec + REC_BLOCK, LD32(r + RUN_TAKEN) - 1);
-	ST32(rec + REC_KEY, at);
-	ST32(rec + REC_KEY_LEN, len);
-	ST32(rec + REC_VALUE, LD32(r + RUN_VALUE));
-	ST32(rec + REC_VALUE_LEN, LD32(r + RUN_VALUE_LEN));
-	ST32(c + CTL_KEYS, at + len);
-	ST32(c + CTL_RECORD_COUNT, count + 1);
-	return at;
 }
 
 /*
@@ -455,18 +380,6 @@ FRAME u64 give_block(ptr c, ptr r)
 	return 0;
 }
 
-/* True when the run's entry is at or behind the part's end. FAILED_CUT. */
-INLINE u64 at_end(ptr c, ptr r)
-{
-	u32 len = LD32(c + CTL_END_LEN);
-	u64 order;
-
-	if (len == NONE || LD64(r + RUN_PREFIX) < LD64(c + CTL_END_PREFIX))
-		return 0;
-	order = compare_user(c, LD32(r + RUN_KEY), LD32(r + RUN_KEY_LEN) - 8, LD32(c + CTL_END_KEY), len);
-	return order == FAILED_CUT ? FAILED_CUT : order != 0;
-}
-
 /* The status for a failure. */
 FRAME u64 fail(ptr c, u64 failed)
 {
@@ -474,18 +387,7 @@ FRAME u64 fail(ptr c, u64 failed)
 
 	if (LD32(c + CTL_PHASE) != PHASE_PRIME && current)
 		ST32(c + CTL_RUN, LD32(AT(current) + RUN_NUMBER));
-	if (failed == FAILED_DRY)
-		return STATUS_DRY;
-	if (failed == FAILED_CORRUPT)
-		return STATUS_CORRUPT;
-	if (failed == ENDED)
-		return STATUS_END;
-	if (HAS_COMPARE && failed == FAILED_ORDER)
-		ST32(c + CTL_DETAIL, REASON_ORDER);
-	else
-		ST32(c + CTL_DETAIL,
-		     failed == FAILED_KEY ? REASON_KEY : failed == FAILED_BLOCK ? REASON_BLOCK : REASON_CUT);
-	return STATUS_HAND_OVER;
+	return status_of(c, failed);
 }
 
 /* One entry or block: STATUS_ of the call when it has to end, NONE otherwise. */
@@ -610,13 +512,6 @@ INLINE u32 quick(ptr c)
 	return 1;
 }
 
-/* Whether there is room for what a step may give. */
-INLINE u32 has_room(ptr c)
-{
-	return LD32(c + CTL_RECORD_COUNT) + 2 <= LD32(c + CTL_RECORDS_MAX) &&
-	       LD32(c + CTL_KEYS_END) - LD32(c + CTL_KEYS) >= 2 * (LD32(c + CTL_KEY_MAX) + SLACK);
-}
-
 /* Whether the call has done its share, in bytes compared or, where functions of a user's own are at work, in time. */
 INLINE u32 has_done(ptr c, u32 steps)
 {
@@ -640,10 +535,9 @@ FRAME u64 quick_steps(ptr c)
 	return 0;
 }
 
-/* One call: merges until something has to be done outside. The status, which is in the control block, too. */
+/* One call: merges until something has to be done outside. The status. */
 INLINE u64 merge(ptr c)
 {
-	u32 at;
 	u64 status = STATUS_PAUSE, failed;
 
 	if (HAS_OWN)
@@ -654,11 +548,8 @@ INLINE u64 merge(ptr c)
 	ST32(c + CTL_STEPS, 0);
 	if (LD32(c + CTL_PHASE) == PHASE_PRIME) {
 		failed = prime(c);
-		if (failed) {
-			status = fail(c, failed);
-			ST32(c + CTL_STATUS, status);
-			return status;
-		}
+		if (failed)
+			return fail(c, failed);
 	}
 	/* If the kernel ends this loop, the next call goes on. */
 	while (AGAIN32(c + CTL_STEPS) < AGAIN32(c + CTL_STEPS_MAX) && can_loop) {
@@ -677,18 +568,8 @@ INLINE u64 merge(ptr c)
 		}
 		ST32(c + CTL_STEPS, AGAIN32(c + CTL_STEPS) + 1);
 	}
-	/* The room for keys is used anew by the next call. */
-	if (LD32(c + CTL_CHAIN) & CHAIN_HAVE) {
-		at = LD32(c + CTL_LAST_SLOT);
-		if (LD32(c + CTL_LAST_KEY) != at) {
-			if (copy(c, at, LD32(c + CTL_LAST_KEY), LD32(c + CTL_LAST_LEN))) {
-				ST32(c + CTL_DETAIL, REASON_CUT);
-				status = STATUS_HAND_OVER;
-			}
-			ST32(c + CTL_LAST_KEY, at);
-		}
-	}
-	ST32(c + CTL_STATUS, status);
+	if (keep_last_key(c))
+		status = STATUS_HAND_OVER;
 	return status;
 }
 

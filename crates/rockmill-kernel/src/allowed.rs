@@ -204,9 +204,11 @@ mod tests {
     #[test]
     fn of_all_helpers_of_the_kernel_the_clock_alone_is_allowed() {
         assert_eq!(refusal(&with(&[call(0, CLOCK)])), "taken");
+        // Functions come behind the entry.
+        let first = object::section(EXPIRE, "syscall").unwrap().unwrap().len() / 8;
         for helper in (0..300).chain([u32::MAX, 1 << 31]).filter(|h| *h != CLOCK) {
             let why = refusal(&with(&[call(0, helper)]));
-            assert!(why.contains(&format!("instruction 95: it calls the helper {helper} ")), "{why}");
+            assert!(why.contains(&format!("instruction {first}: it calls the helper {helper} ")), "{why}");
         }
         // What a hostile object sent signals and closed descriptors with.
         for (helper, name) in [

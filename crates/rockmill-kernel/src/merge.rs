@@ -42,6 +42,10 @@ const RUN_BYTES_USUAL: std::ops::RangeInclusive<usize> = 128 << 10..=1 << 20;
 /// Bytes of blocks for which a run has a descriptor.
 const BLOCK_BYTES_USUAL: usize = 1 << 10;
 
+/// Calls in a row that leave everything as it was, after which the program counts as stuck. More than one, because a
+/// call whose thread the scheduler held up may end before its first entry.
+const IDLE_CALLS_MAX: u32 = 100;
+
 /// What is to be merged, and under which rules.
 #[derive(Debug, Clone, Default)]
 pub struct Job<'a> {
@@ -190,6 +194,8 @@ pub struct Merge {
     keys: usize,
     keys_end: usize,
     records: usize,
+    /// Calls in a row that left everything as it was.
+    idle_calls: u32,
 }
 
 /// Why a job cannot be done by the program; the instance comes back.
@@ -340,7 +346,7 @@ impl Merge {
         put_u64(memory, CTL_END_PREFIX as usize, job.end.map_or(u64::MAX, |e| e.1));
         put_u64(memory, CTL_EARLIEST as usize, job.snapshots.first().copied().unwrap_or(u64::MAX));
         put_u64(memory, CTL_WORK_MAX as usize, WORK_MAX);
-        Ok(Self { instance, shares, records_at: records, keys, keys_end: keys + KEYS_BYTES, records: 0 })
+        Ok(Self { instance, shares, records_at: records, keys, keys_end: keys + KEYS_BYTES, records: 0, idle_calls: 0 })
     }
 
     /// The instance, for the next merge.
@@ -451,12 +457,22 @@ impl Merge {
         put_u64(memory, CTL_WORK as usize, 0);
         put_u32(memory, CTL_STATUS as usize, NONE);
         self.records = 0;
+        let before = self.position();
         self.instance.call(base)?;
         let memory = self.instance.memory();
         let run = get_u32(memory, CTL_RUN as usize) as usize;
         self.records = get_u32(memory, CTL_RECORD_COUNT as usize).min(RECORDS_MAX) as usize;
         let known = run < self.shares.len();
-        Ok(match get_u32(memory, CTL_STATUS as usize) {
+        let status = get_u32(memory, CTL_STATUS as usize);
+        // Where it waits for a block that it does not have, the block comes or the job ends.
+        let waits = status == STATUS_DRY && known && self.left(run) == 0 && !self.shares[run].last;
+        let idle = self.records == 0 && !waits && self.position() == before;
+        self.idle_calls = if idle { self.idle_calls + 1 } else { 0 };
+        if self.idle_calls > IDLE_CALLS_MAX {
+            return Ok(Status::HandOver("the program makes no progress"));
+        }
+        let memory = self.instance.memory();
+        Ok(match status {
             STATUS_PAUSE | STATUS_FULL => Status::Again,
             STATUS_DRY if known => Status::Dry(run),
             STATUS_END => Status::End,
@@ -473,6 +489,26 @@ impl Merge {
             }),
             _ => Status::HandOver("the program ended in a state that means nothing"),
         })
+    }
+
+    /// Blocks of a run that the program has and did not begin.
+    fn left(&self, run: usize) -> u32 {
+        let taken = |share: &Share| get_u32(self.instance.memory(), share.at + RUN_TAKEN as usize);
+        self.shares.get(run).map_or(0, |share| share.given.wrapping_sub(taken(share)))
+    }
+
+    /// Something that changes whenever the program gets on: where its runs are, summed up.
+    fn position(&self) -> u64 {
+        let fields = [RUN_TAKEN, RUN_POS, RUN_STATE];
+        let places = self.shares.iter().flat_map(|share| fields.map(|field| share.at + field as usize));
+        let numbers = places.map(|at| u64::from(get_u32(self.instance.memory(), at)));
+        numbers.fold(0, |sum, number| sum.wrapping_mul(31).wrapping_add(number))
+    }
+
+    /// True if the program may not have read all of `run`: it stands on no entry, and not at the end.
+    pub fn is_unread(&self, run: usize) -> bool {
+        let state = |share: &Share| get_u32(self.instance.memory(), share.at + RUN_STATE as usize);
+        self.shares.get(run).is_some_and(|share| !matches!(state(share), STATE_HAS | STATE_ENDED))
     }
 
     /// Records of the last call.

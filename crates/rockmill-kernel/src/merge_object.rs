@@ -1,9 +1,9 @@
-//! Compiled merge programs: the one that is built in, and those of users, with an order, a filter or a merge of
-//! operands of their own (`bpf/rockmill_program.h`).
+//! Compiled merge programs: the one that is built in, and those of users, with an order, a filter, a merge of operands
+//! (`bpf/rockmill_program.h`) or a whole merge loop (`bpf/rockmill_loop.h`) of their own.
 //!
 //! An object says in its section `rockmill` for which version of the interface it was made, and which comparator,
-//! compaction filter and merge operator of the store it stands for. It has the program for each driver, or for one of
-//! them.
+//! compaction filter and merge operator of the store it stands for, and whether its merge loop is its own. It has the
+//! program for each driver, or for one of them.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -15,7 +15,7 @@ use crate::object::{self, BadObject, Program};
 /// Bytes of a name.
 const NAME_BYTES: usize = 64;
 /// `struct rockmill_info`.
-const INFO_BYTES: usize = 4 + 3 * NAME_BYTES;
+const INFO_BYTES: usize = 4 + 3 * NAME_BYTES + 4;
 /// The order that the merge has by itself.
 const BYTEWISE: &str = "leveldb.BytewiseComparator";
 
@@ -25,6 +25,7 @@ struct Info {
     comparator: Option<String>,
     filter: Option<String>,
     merge: Option<String>,
+    own_loop: bool,
 }
 
 /// A merge program, compiled.
@@ -100,6 +101,11 @@ impl MergeObject {
         self.info.merge.as_deref()
     }
 
+    /// True if its merge loop is its own (`bpf/rockmill_loop.h`): what it gives may be in any order.
+    pub fn has_own_loop(&self) -> bool {
+        self.info.own_loop
+    }
+
     /// The program for a driver.
     ///
     /// # Errors
@@ -122,12 +128,14 @@ impl MergeObject {
 }
 
 impl fmt::Display for MergeObject {
-    /// `builtin`, or `/path/x.bpf.o (comparator X, filter Y)`.
+    /// `builtin`, or `/path/x.bpf.o (own loop, comparator X, filter Y)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.origin)?;
         let names =
             [("comparator", self.comparator()), ("filter", self.filter()), ("merge operator", self.merge_operator())];
-        let names: Vec<_> = names.iter().filter_map(|(what, name)| Some(format!("{what} {}", (*name)?))).collect();
+        let own_loop = self.has_own_loop().then(|| "own loop".to_owned());
+        let names = names.iter().filter_map(|(what, name)| Some(format!("{what} {}", (*name)?)));
+        let names: Vec<_> = own_loop.into_iter().chain(names).collect();
         if names.is_empty() { Ok(()) } else { write!(f, " ({})", names.join(", ")) }
     }
 }
@@ -157,7 +165,8 @@ fn info(bytes: &[u8]) -> Result<Info, BadObject> {
             Err(_) => Err(BadObject("it has a name that is no text".to_owned())),
         }
     };
-    Ok(Info { comparator: name(4)?, filter: name(4 + NAME_BYTES)?, merge: name(4 + 2 * NAME_BYTES)? })
+    let own_loop = section.last_chunk::<4>().is_some_and(|b| u32::from_le_bytes(*b) != 0);
+    Ok(Info { comparator: name(4)?, filter: name(4 + NAME_BYTES)?, merge: name(4 + 2 * NAME_BYTES)?, own_loop })
 }
 
 #[cfg(test)]
@@ -167,6 +176,7 @@ mod tests {
     const REVERSE: &[u8] = include_bytes!("../bpf/examples/reverse.bpf.o");
     const EXPIRE: &[u8] = include_bytes!("../bpf/examples/expire.bpf.o");
     const COUNTERS: &[u8] = include_bytes!("../bpf/examples/counters.bpf.o");
+    const SUMS: &[u8] = include_bytes!("../bpf/examples/sums.bpf.o");
 
     #[test]
     fn objects_say_what_they_stand_for() {
@@ -182,8 +192,11 @@ mod tests {
         assert_eq!((counters.comparator(), counters.filter()), (None, None));
         assert_eq!(counters.merge_operator(), Some("UInt64AddOperator"));
         assert_eq!(counters.to_string(), "c.o (merge operator UInt64AddOperator)");
+        let sums = MergeObject::read("s.o", SUMS).unwrap();
+        assert_eq!(sums.to_string(), "s.o (own loop, merge operator UInt64AddOperator)");
+        assert!(sums.has_own_loop() && ![&built_in, &reverse, &expire, &counters].iter().any(|o| o.has_own_loop()));
         for driver in Driver::ALL {
-            for object in [&built_in, &reverse, &expire, &counters] {
+            for object in [&built_in, &reverse, &expire, &counters, &sums] {
                 assert!(!object.program(driver).unwrap().instructions().is_empty(), "{object} {driver}");
             }
         }

@@ -24,7 +24,8 @@ const BPF_PSEUDO_MAP_FD: u8 = 1;
 pub(crate) const BPF_PSEUDO_CALL: u8 = 1;
 /// The same: the call's target is a function of the kernel.
 const BPF_PSEUDO_KFUNC_CALL: u8 = 2;
-const BPF_EXIT: u8 = 0x95;
+/// What a program may end with: an exit, and jumps without a condition (of 16 and of 32 bits).
+const ENDS: [u8; 3] = [0x95, 0x05, 0x06];
 
 /// Why an object cannot be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,8 +184,9 @@ impl Program {
                 program.relocate(i, info as u32, symbol, &sections, &places)?;
             }
         }
-        if program.instructions.last().is_none_or(|last| *last as u8 != BPF_EXIT) {
-            return Err(bad("it does not end with an exit"));
+        // As the verifier has it. Compilers put some functions' exit in their middle.
+        if program.instructions.last().is_none_or(|last| !ENDS.contains(&(*last as u8))) {
+            return Err(bad("it ends with neither an exit nor a jump"));
         }
         for (_, name) in &program.calls {
             allowed::check_function(entry_name, name)?;

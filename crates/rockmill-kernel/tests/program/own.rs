@@ -23,9 +23,17 @@ const OWN: [(&str, &[u8]); 7] = [
     ("tests/slow.bpf.o", SLOW),
 ];
 
+const SUMS: &[u8] = include_bytes!("../../bpf/examples/sums.bpf.o");
+const IDLE: &[u8] = include_bytes!("../../bpf/tests/idle.bpf.o");
+const UNMERGED: &[u8] = include_bytes!("../../bpf/tests/unmerged.bpf.o");
+
+/// Those with a merge loop of their own.
+const OWN_LOOPS: [(&str, &[u8]); 3] =
+    [("examples/sums.bpf.o", SUMS), ("tests/idle.bpf.o", IDLE), ("tests/unmerged.bpf.o", UNMERGED)];
+
 /// Whether those in `dir` are the committed ones.
 pub(super) fn are_as_committed(dir: &std::path::Path) {
-    for (name, committed) in OWN {
+    for (name, committed) in OWN.into_iter().chain(OWN_LOOPS) {
         let fresh = std::fs::read(dir.join(name)).unwrap();
         let fresh = MergeObject::read(name, &fresh).unwrap();
         let committed = MergeObject::read(name, committed).unwrap();
@@ -38,9 +46,14 @@ fn own(what: &str, object: &[u8]) -> Option<Instance> {
     // What is missing for any program is said by the built-in one.
     instance(what, 1 << 20)?;
     let object = MergeObject::read("own.o", object).unwrap();
-    let instance = object.check(driver(), 8 << 20).unwrap_or_else(|e| panic!("{e}\n{}", e.log));
+    let instance = object.check(driver(), 64 << 20).unwrap_or_else(|e| panic!("{e}\n{}", e.log));
     println!("{what}: the verifier went over {:?} instructions", instance.verified_instructions());
     Some(instance)
+}
+
+/// A program that looks at all runs for each entry.
+pub(super) fn scan() -> Option<Instance> {
+    own("a merge loop of its own in the kernel", SUMS)
 }
 
 /// A merge of one run, at its end, with its records still there.
@@ -257,8 +270,118 @@ fn a_users_function_that_takes_its_time_makes_no_call_long() {
     assert!(!counts || each < Duration::from_millis(50), "{each:?} of CPU time for each call");
 }
 
+/// The loop of `examples/sums.bpf.c`: it merges as a sort, gives records again where a call had no room for more, and
+/// goes on where blocks come late.
+#[test]
+fn a_loop_of_its_own_merges_as_a_sort() {
+    let Some(mut instance) = own("a merge loop of its own in the kernel", SUMS) else { return };
+    for seed in 0..40 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let count = *rng.choice(&[0, 1, 2, 5, 17, 40]).unwrap();
+        let size = rng.usize(1..300);
+        let runs = random_runs(&mut rng, count, size, 60);
+        let (bytes, interval) = (rng.usize(50..5000), rng.usize(1..20));
+        let stored: Vec<_> = runs.iter().map(|run| blocks(run, bytes, interval)).collect();
+        let mut all = sorted(&runs);
+        let user = |k: &[u8]| k[..k.len() - 8].to_vec();
+        let end = (seed % 2 == 0 && all.len() > 20).then(|| user(&all[all.len() / 2].0));
+        if let Some(end) = &end {
+            all.retain(|(k, _)| user(k) < *end);
+        }
+        let end = end.as_deref().map(|e| (e, 0));
+        let job = Job { runs: count, skip: *rng.choice(&[0, 4, 5]).unwrap(), end, ..Job::default() };
+        let done = merge(instance, &stored, &job);
+        assert!(done.entries == all, "seed {seed}: {count} runs of {size}");
+        instance = done.instance;
+    }
+}
+
+#[test]
+fn a_loop_of_its_own_sums_operands_and_the_value_below_them() {
+    use ValueType::{Deletion, Merge as Operand, SingleDeletion, Value};
+    let Some(instance) = own("counters in a merge loop of its own", SUMS) else { return };
+    let n = |n: u64| n.to_le_bytes().to_vec();
+    // (user key, sequence number, type, value), and what is given with a snapshot at 5: its type and value.
+    type Case<'a> = (&'a [u8], u64, ValueType, Vec<u8>, Option<(ValueType, Vec<u8>)>);
+    let cases: &[Case<'_>] = &[
+        (b"a", 9, Operand, n(1), Some((Value, n(106)))), // a value now
+        (b"a", 8, Operand, n(5), None),
+        (b"a", 7, Value, n(100), None),
+        (b"a", 6, Value, n(7), Some((Value, n(7)))), // hidden, which the store finds
+        (b"b", 9, Operand, n(1), Some((Operand, n(3)))),
+        (b"b", 8, Operand, n(2), None),
+        (b"b", 5, Value, n(100), Some((Value, n(100)))), // the snapshot sees it
+        (b"c", 9, Operand, n(1), Some((Operand, n(1)))),
+        (b"c", 8, Deletion, Vec::new(), Some((Deletion, Vec::new()))),
+        (b"d", 9, SingleDeletion, Vec::new(), Some((SingleDeletion, Vec::new()))),
+        (b"d", 8, Operand, n(1), Some((Operand, n(1)))), // for the store
+        (b"d", 7, Operand, n(2), Some((Operand, n(2)))),
+        (b"e", 9, Operand, b"abc".to_vec(), Some((Value, n(0)))),
+        (b"e", 8, Value, b"none".to_vec(), None),
+        (b"f", 9, Operand, n(u64::MAX), Some((Operand, n(1)))),
+        (b"f", 8, Operand, n(2), None),
+        (b"g", 9, Operand, n(4), Some((Operand, n(4)))),
+    ];
+    let run: Entries = cases.iter().map(|(k, s, t, v, _)| (key(k, *s, *t), v.clone())).collect();
+    let given = cases.iter().filter_map(|(k, s, _, _, given)| given.clone().map(|(t, v)| (key(k, *s, t), v)));
+    let job = Job { runs: 1, snapshots: &[5], combine: true, ..Job::default() };
+    let merge = merged(instance, &run, &job);
+    let records = (0..merge.records()).map(|i| {
+        let record = merge.record(i).unwrap();
+        (merge.memory()[record.key].to_vec(), merge.memory()[record.value].to_vec())
+    });
+    assert_eq!(records.collect::<Entries>(), given.collect::<Entries>());
+    assert_eq!(merge.dropped(), rockmill_kernel::Dropped { combined: 5, ..Default::default() });
+    // Not told to combine, it gives all as it is.
+    let done = super::merge(merge.end(), &[blocks(&run, 90, 2)], &Job { runs: 1, ..Job::default() });
+    assert!(done.entries == run);
+}
+
+#[test]
+fn a_loop_of_its_own_that_does_not_get_on_is_given_up() {
+    let Some(mut instance) = own("a merge loop that does not get on", IDLE) else { return };
+    for snapshots in [&[][..], &[5]] {
+        let mut merge = Merge::begin(instance, &Job { runs: 1, snapshots, ..Job::default() }).unwrap();
+        let run = vec![(key(b"a", 1, ValueType::Value), b"v".to_vec())];
+        for block in blocks(&run, 90, 2) {
+            let (first, restart, end) = BlockLayout::parse(&block).unwrap().entries_place(&block).unwrap();
+            merge.give(0, &block, &[], BlockPlace { first, end, restart, whole: false, damaged: false }).unwrap();
+        }
+        let calls = (0..1000).take_while(|_| matches!(merge.call().unwrap(), Status::Again | Status::Dry(0))).count();
+        assert_eq!(calls, 100, "{snapshots:?}");
+        assert_eq!(merge.call().unwrap(), Status::HandOver("the program makes no progress"));
+        instance = merge.end();
+    }
+}
+
+/// What the verifier goes over for each program, and how long that takes: once for each arena, whatever the number of
+/// runs of a merge (the paper on Resystance has a program for each number). `--nocapture` shows the table.
+#[test]
+fn the_verifier_goes_over_few_instructions_of_each_program() {
+    let Some(built_in) = instance("what the verifier goes over", 1 << 20) else { return };
+    drop(built_in);
+    println!("| program | instructions | steps of the verifier | ms |\n|---|---|---|---|");
+    let own = OWN.into_iter().chain(OWN_LOOPS).filter(|(name, _)| name.starts_with("examples/"));
+    let own = own.map(|(name, object)| (name, Arc::new(MergeObject::read(name, object).unwrap())));
+    for (name, object) in [("built in", MergeObject::built_in().unwrap())].into_iter().chain(own) {
+        let started = Instant::now();
+        let instance = object.check(driver(), 1 << 20).unwrap_or_else(|e| panic!("{e}\n{}", e.log));
+        let (took, steps) = (started.elapsed(), instance.verified_instructions().unwrap());
+        let length = object.program(driver()).unwrap().instructions().len();
+        println!("| {name} | {length} | {steps} | {} |", took.as_millis());
+        // The kernel refuses a program at a million.
+        assert!(steps < 500_000, "{name}: {steps}");
+    }
+}
+
 #[test]
 fn both_drivers_are_in_one_object() {
+    for (name, object) in OWN_LOOPS {
+        let object = MergeObject::read(name, object).unwrap();
+        for driver in Driver::ALL {
+            assert!(object.has_own_loop() && object.program(driver).is_ok(), "{name} {driver}");
+        }
+    }
     for (name, object) in OWN {
         let object = MergeObject::read(name, object).unwrap();
         for driver in Driver::ALL {

@@ -95,6 +95,9 @@ declare_options! {
     /// fewer bytes and leaves more sorted runs; 0 merges only where somebody would have to wait. Once writers rest, all
     /// are merged. Figures: docs/simulator.md, "Bytes against runs".
     compaction_downforce_merge_percent: u32 = 150, own, set_compaction_downforce_merge_percent;
+    /// With df-leveled, merge a level's extra runs as soon as no job holds any of the level, whatever that costs, as in
+    /// the paper. For comparison: it writes more and leaves fewer sorted runs.
+    compaction_downforce_merge_at_once: bool = false, own, set_compaction_downforce_merge_at_once;
     /// The strategies of textbooks, for comparison: one job leaves a level at a time, and a full level takes nothing.
     /// With `kCompactionStyleLevel` each level is one sorted run, and each L0 table goes down alone; with
     /// `kCompactionStyleUniversal` a level has up to `level0_file_num_compaction_trigger` sorted runs, which then

@@ -55,6 +55,11 @@ pub fn runs_kept_flush_bound(options: &CfOptions) -> usize {
     runs_due(options) * 5 / 2
 }
 
+/// True if a level's extra runs are merged as soon as no job holds any of the level, as in the paper.
+pub fn merges_at_once(options: &CfOptions) -> bool {
+    options.compaction_downforce && options.compaction_downforce_merge_at_once
+}
+
 /// The largest number of a level's extra runs that cover the same key; only files accepted by `counts` are considered.
 pub fn extra_depth(cmp: &InternalKeyComparator, level: &Level, counts: impl Fn(&FileMeta) -> bool) -> usize {
     if level.extras.len() < 2 {

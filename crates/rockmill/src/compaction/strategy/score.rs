@@ -126,13 +126,15 @@ fn times_allowed(version: &Version, options: &CfOptions, sizes: &[u64], base: &B
 }
 
 /// Raises the scores of levels with extra runs: free runs, which no job holds, count like L0's files. When no job runs
-/// and nothing else is due, one extra run is enough, so that what a burst of writes left is merged for readers. For
+/// and nothing else is due, one extra run is enough, so that what a burst of writes left is merged for readers; and, if
+/// the options want merges at once, in a level that no job holds any of. For
 /// writers, the runs of a level beyond the trigger count as files of L0; the function returns their number.
 fn extra_runs(options: &CfOptions, scores: &mut [f64], sums: &[LevelSums], usable: usize) -> usize {
     let due = super::df::runs_due(options);
     let scale = if options.dynamic_levels() { SCORE_SCALE } else { 1.0 };
     let mut too_many = 0;
     let at_rest = scores.iter().all(|score| *score < 1.0) && sums.iter().all(|level| level.busy() == 0);
+    let at_once = super::df::merges_at_once(options);
     for (score, level) in scores.iter_mut().zip(sums).take(usable).skip(1) {
         if !level.has_extras() {
             continue;
@@ -141,7 +143,7 @@ fn extra_runs(options: &CfOptions, scores: &mut [f64], sums: &[LevelSums], usabl
         let mut by_runs = free as f64 / due as f64;
         if by_runs >= 1.0 {
             by_runs *= scale;
-        } else if at_rest && free > 0 {
+        } else if free > 0 && (at_rest || (at_once && level.busy() == 0)) {
             by_runs = 1.0;
         }
         *score = score.max(by_runs);

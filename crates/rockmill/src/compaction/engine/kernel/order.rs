@@ -1,8 +1,8 @@
-//! What shows that a program with an order of its own has the order of the store's comparator.
+//! What shows that a program with an order or a merge loop of its own has the order of the store's comparator.
 //!
 //! The entries of each run come in the run's order, and all of them come (they are counted), but for versions that the
-//! merge itself, byte for byte, finds to be behind a newer one of the same user key. So it is enough that each entry
-//! comes behind the one before, and that runs end where they should.
+//! merge itself, byte for byte, finds to be behind a newer one of the same user key; of those, a loop of its own is
+//! believed. So it is enough that each entry comes behind the one before, and that runs end where they should.
 
 use std::cmp::Ordering::{Equal, Less};
 
@@ -71,6 +71,11 @@ impl OrderCheck {
         }
     }
 
+    /// Why a run that is not read to its end is not at its end.
+    pub fn unread(&self) -> String {
+        format!("the program {} ended before a run did", self.origin)
+    }
+
     #[cold]
     fn disorder(&self, key: &[u8], place: &str) -> String {
         let (name, key) = (self.cmp.user_comparator().name(), user_key(key).escape_ascii());
@@ -88,7 +93,7 @@ mod tests {
     fn what_an_order_must_not_do_is_found() {
         let part = Part { end: Some(b"m".to_vec()), ..Part::default() };
         let cmp = InternalKeyComparator::default();
-        let binding = Binding { origin: "x.o".to_owned(), order: Some(cmp.clone()), filter: None, combines: false };
+        let binding = Binding { origin: "x.o".to_owned(), order: Some(cmp.clone()), ..Binding::default() };
         let mut check = OrderCheck::new(&cmp, &binding, &part);
         let key = |user: &[u8], seq| InternalKey::new(user, seq, ValueType::Value).as_bytes().to_vec();
         assert_eq!(check.follows(&key(b"c", 5)), Ok(true), "the first of all");

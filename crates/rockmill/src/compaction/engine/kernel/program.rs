@@ -3,8 +3,9 @@
 //!
 //! A program orders as one comparator, filters as one compaction filter and combines operands as one merge operator. A
 //! column family with another comparator is merged by another engine; one with another filter or operator, or none, by
-//! the program without its own. The settings of a filter or operator count as much as its name: with another delimiter,
-//! an operator makes other values.
+//! the program without its own. What a program gives that has an order or a merge loop of its own is compared with the
+//! store's order, entry by entry. The settings of a filter or operator count as much as its name: with another
+//! delimiter, an operator makes other values.
 
 use std::sync::Arc;
 
@@ -62,8 +63,10 @@ pub(super) fn named(db: &DbOptions) -> Result<Option<Arc<MergeObject>>> {
 pub(super) struct Binding {
     /// Where it comes from.
     pub origin: String,
-    /// It orders by itself, and this is the order that it should have.
+    /// Its order is not known to be right, and this is the one that it should have.
     pub order: Option<InternalKeyComparator>,
+    /// Its comparator is its own.
+    pub own_order: bool,
     /// Its filter is asked.
     pub filter: Option<FilterJob>,
     /// It combines operands.
@@ -77,7 +80,7 @@ impl Binding {
         let cmp = &rules.cmp;
         let name = cmp.user_comparator().name();
         let order = match object.comparator() {
-            None if cmp.is_bytewise() => None,
+            None if cmp.is_bytewise() => object.has_own_loop().then(|| cmp.clone()),
             None => return Err(format!("keys in the order of {name}")),
             Some(own) if own == name => Some(cmp.clone()),
             Some(own) => {
@@ -113,6 +116,7 @@ impl Binding {
                 means.engines.kernel.say_once(&means.log, line);
             }
         }
-        Ok(Self { origin: origin.to_owned(), order, filter, combines })
+        let own_order = object.comparator().is_some();
+        Ok(Self { origin: origin.to_owned(), order, own_order, filter, combines })
     }
 }

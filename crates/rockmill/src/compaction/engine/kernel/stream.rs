@@ -99,7 +99,7 @@ pub(super) struct KernelStream<'a, F> {
     another: bool,
     /// The program's filter keeps it.
     kept: bool,
-    /// Where the program orders in a way of its own.
+    /// Where the program has an order or a loop of its own.
     check: Option<Box<OrderCheck>>,
     state: State,
     /// What the last call ended with.
@@ -141,7 +141,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         let check = binding.order.as_ref().map(|order| Box::new(OrderCheck::new(order, binding, part)));
         let job = Job {
             runs: feeds.len(),
-            // Another's order is not believed: what is before it is left out here.
+            // Another's order or loop is not believed: what is before it is left out here.
             begin: part.begin.as_deref().filter(|_| check.is_none()),
             end: part.end.as_deref().map(|end| (end, end_prefix)),
             skip: prefixes.skip().unwrap_or(0),
@@ -152,7 +152,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             // Without the program, a filter is asked about versions that nobody could read.
             drop: rules.filter.is_none() || binding.filter.is_some(),
             bottommost: rules.bottommost,
-            own_order: check.is_some(),
+            own_order: binding.own_order,
             filter: binding.filter,
             // Of range tombstones it knows nothing.
             combine: binding.combines && part_job.output.tombstones.is_empty(),
@@ -409,6 +409,10 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
     /// Looks whether all runs stand at or behind the part's end, where the program orders in a way of its own.
     fn check_end(&mut self) -> Result<()> {
         let Some(check) = &self.check else { return Ok(()) };
+        if (0..self.inputs.len()).any(|run| self.merge.is_unread(run)) {
+            let reason = check.unread();
+            return Err(self.hand_over(reason));
+        }
         let mut keys = (0..self.inputs.len()).filter_map(|run| self.merge.current_key(run));
         let found = keys.try_for_each(|key| check.is_behind(key));
         found.map_err(|reason| self.hand_over(reason))

@@ -264,9 +264,11 @@ impl Picker<'_> {
         let at_work = self.options.compaction_downforce && !self.is_flush_bound() && self.running.writers_at_work();
         let at_work = at_work && !self.keeps_l0_waiting(level) && !self.keeps_writers_waiting();
         let due = if self.is_flush_bound() { runs_kept_flush_bound(self.options) + 1 } else { runs_due(self.options) };
+        let at_once = super::merges_at_once(self.options) && self.sums[level].busy() == 0;
         // While writers are active: wherever it is cheap. Otherwise: where at least the due number of runs overlap;
         // when idle, where most runs overlap.
         let (least, cost_max) = match at_work {
+            _ if at_once => (1, f64::INFINITY),
             true => (1, self.merge_cost_max(level)),
             false => (due.min(self.sums[level].free_depth), f64::INFINITY),
         };

@@ -396,6 +396,22 @@ fn while_writers_are_at_work_no_merge_is_dear() {
     }
 }
 
+/// With merges at once, one thin run is merged as soon as its level has no job, and not before.
+#[test]
+fn merges_at_once_wait_for_the_jobs_of_their_level_and_for_nothing_else() {
+    let job = |at_once: bool, busy: bool| {
+        let o = CfOptions { compaction_downforce_merge_at_once: at_once, ..options(CompactionStyle::Level) };
+        let t = TreeSpec::new(4).file(2, "a", "m", 300 * MB).file(2, "n", "z", 200 * MB);
+        let (v, mut cursors) = (t.file(2, "a", "c", MB).in_run(1).build(), RunningCompactions::new());
+        cursors.set_writers_at_work(true);
+        v.levels[2].base[1].being_compacted.store(busy, std::sync::atomic::Ordering::Release);
+        next(&v, &o, &mut cursors).map(|(c, _)| (c.start_level(), c.output_level, c.output_run, c.inputs.len()))
+    };
+    assert_eq!(job(false, false), None, "301 bytes for each byte");
+    assert_eq!(job(true, false), Some((2, 2, 0, 2)));
+    assert_eq!(job(true, true), None, "a job holds a table of the level");
+}
+
 /// Disjoint extra runs of the base level leave room at each key, but none for L0, which spans all of them. They are
 /// merged although that is expensive; otherwise L0 would wait until writers are idle.
 #[test]

@@ -14,6 +14,9 @@ use crate::merge_operator::{MergeOperands, MergeOperator, StringAppendOperator, 
 pub(super) const REVERSE: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/reverse.bpf.o");
 pub(super) const EXPIRE: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/expire.bpf.o");
 pub(super) const COUNTERS: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/counters.bpf.o");
+pub(super) const SUMS: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/examples/sums.bpf.o");
+const IDLE: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/idle.bpf.o");
+const UNMERGED: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/unmerged.bpf.o");
 const ALL: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/all.bpf.o");
 const LIAR: &[u8] = include_bytes!("../../../../../../rockmill-kernel/bpf/tests/liar.bpf.o");
 
@@ -414,6 +417,50 @@ fn operands_that_the_kernel_combines_give_the_tables_of_their_twin() {
         filter: &|cf: &mut CfOptions| cf.compaction_filter_factory = Some(SharedFactory::new(Expire)),
     };
     jobs.give_the_tables_of_pread();
+}
+
+/// The whole merge replaced: a loop that sums operands and the value below them.
+#[test]
+fn a_merge_loop_of_its_own_gives_the_tables_of_its_twin() {
+    if !kernel_is_there() {
+        return;
+    }
+    let jobs = OperandJobs {
+        cmp: InternalKeyComparator::default(),
+        program: SUMS,
+        operator: Arc::new(UInt64AddOperator),
+        value: &number,
+        filter: &|cf: &mut CfOptions| cf.compaction_filter_factory = Some(SharedFactory::new(Expire)),
+    };
+    jobs.give_the_tables_of_pread();
+}
+
+/// Loops that give their runs one after another, end before a run does, or never end: no table has what they made.
+#[test]
+fn what_a_merge_loop_of_its_own_does_wrong_is_in_no_table() {
+    if !kernel_is_there() {
+        return;
+    }
+    let mut reasons = Vec::new();
+    for seed in 0..10 {
+        for program in [UNMERGED, IDLE] {
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let cf = options(&mut rng);
+            let mut tree = filled(&mut rng, &InternalKeyComparator::default(), cf, &number);
+            tree.snapshots = if seed % 2 == 0 { vec![1] } else { vec![] };
+            tree.ctx.means.engines.kernel.set_object(object(program));
+            let mut c = whole(&tree, 0);
+            c.subcompactions_max = 1;
+            let [pread, kernel] = MERGERS.map(|engine| tree.outcome(&c, engine, 0).unwrap().0);
+            assert!(kernel == pread, "seed {seed}: other bytes");
+            let (count, reason) = counted(&tree, &c, MergeEngine::Kernel).1.stats.handed_over();
+            assert_eq!(count, 1, "seed {seed}");
+            reasons.push(reason.unwrap());
+        }
+    }
+    for why in ["does not order as leveldb.BytewiseComparator does", "ended before a run did", "makes no progress"] {
+        assert!(reasons.iter().any(|reason| reason.contains(why)), "{why}: {reasons:?}");
+    }
 }
 
 /// An operator whose result shows the order of its operands, and user keys that are the same though their bytes differ.

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use rockmill_kernel::{MergeObject, Pool};
 
-use super::own::{COUNTERS, EXPIRE, Expire, ExpireBefore, REVERSE};
+use super::own::{COUNTERS, EXPIRE, Expire, ExpireBefore, REVERSE, SUMS};
 use super::*;
 use crate::compaction_filter::{CompactionFilter, CompactionFilterContext, CompactionFilterFactory, Decision};
 use crate::error::ErrorKind;
@@ -141,6 +141,76 @@ fn a_program_that_sums_counters_comes_and_goes_while_the_database_is_open() {
                 assert_eq!(number(snapshot.get(&key).unwrap()), sums[i], "round {round}");
             }
         }
+    }
+    assert_eq!(db.engine_parts().handed_over, 0, "no part went to another engine");
+}
+
+/// The tables of a database, by name.
+fn tables(dir: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let files = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let tables = files.filter(|p| p.extension().is_some_and(|e| e == "sst"));
+    tables.map(|p| (p.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(p).unwrap())).collect()
+}
+
+/// Programs with the built-in loop and with one of their own replace each other. The tables are, byte for byte, those
+/// of a database that the twin alone merges.
+#[test]
+fn the_merge_is_replaced_as_a_whole_while_the_database_is_open() {
+    if !kernel_is_there() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let programs = [("sums.o", SUMS), ("counters.o", COUNTERS), ("builtin", &[])].map(|(name, bytes)| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        if bytes.is_empty() { Path::new("builtin").to_owned() } else { path }
+    });
+    let open = |name: &str, engine| {
+        let mut o = Options::default();
+        o.create_if_missing(true);
+        o.set_clock(Arc::new(ManualClock::new(NOW * 1_000_000)));
+        o.set_reproducible(true);
+        o.set_merge_engine(engine);
+        o.set_kernel_driver(kernel_driver());
+        o.set_merge_operator_object(Arc::new(UInt64AddOperator));
+        o.set_disable_auto_compactions(true);
+        Db::open(&o, dir.path().join(name)).unwrap()
+    };
+    let (db, twin) = (open("db", MergeEngine::Kernel), open("twin", MergeEngine::Pread));
+    let mut rng = fastrand::Rng::with_seed(1);
+    let mut snapshots = Vec::new();
+    for round in 0..9 {
+        for db in [&db, &twin] {
+            // Each change takes a file number, for OPTIONS.
+            set(db, &programs[round % 3]).unwrap();
+        }
+        let named = ["sums.o (own loop, merge operator UInt64AddOperator)", "counters.o (merge operator", ""];
+        let (engine, is_named) = (engine(&db), round % 3 < 2);
+        assert!(engine.contains(named[round % 3]) && engine.contains("program") == is_named, "{engine}");
+        for _ in 0..3 {
+            for _ in 0..500 {
+                let (key, number) = (format!("counter{:03}", rng.u32(0..150)), rng.u64(0..1000).to_le_bytes());
+                let kind = rng.u8(0..20);
+                for db in [&db, &twin] {
+                    match kind {
+                        0 => db.delete(&key).unwrap(),
+                        1..5 => db.put(&key, number).unwrap(),
+                        _ => db.merge(&key, number).unwrap(),
+                    }
+                }
+            }
+            if rng.bool() {
+                snapshots.extend([db.snapshot(), twin.snapshot()]);
+            }
+            for db in [&db, &twin] {
+                db.flush().unwrap();
+            }
+        }
+        for db in [&db, &twin] {
+            db.compact_range(None::<&[u8]>, None::<&[u8]>).unwrap();
+        }
+        let [ours, twins] = ["db", "twin"].map(|name| tables(&dir.path().join(name)));
+        assert!(!ours.is_empty() && ours == twins, "round {round}: {:?}, {:?}", ours.keys(), twins.keys());
     }
     assert_eq!(db.engine_parts().handed_over, 0, "no part went to another engine");
 }
