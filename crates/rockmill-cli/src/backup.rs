@@ -188,7 +188,7 @@ pub struct DeleteBackupArgs {
     pub id: u32,
 }
 
-/// Make a checkpoint: a database of its own that shares the tables of this one by hard links
+/// Make a checkpoint: a separate database that shares the tables of this one by hard links
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -67,7 +67,7 @@ pub struct WorkerArgs {
     /// File with the worker's secret and those of stores; nobody else may read it
     #[arg(long, value_name = "FILE")]
     pub secrets: Option<PathBuf>,
-    /// Listen for other machines without secrets: whoever connects may have jobs done
+    /// Listen for other machines without secrets: anyone who connects can run jobs
     #[arg(long)]
     pub allow_unauthenticated: bool,
     /// Jobs at a time [default: 1]
@@ -122,7 +122,7 @@ pub struct OffloadArgs {
     /// File with the store's secret and those of workers; nobody else may read it
     #[arg(long, value_name = "FILE", requires = "who_compacts")]
     pub worker_secrets: Option<PathBuf>,
-    /// Use workers on other machines without secrets: whoever is on the network can read and change tables
+    /// Use workers on other machines without secrets: anyone on the network can read and change tables
     #[arg(long, requires = "who_compacts")]
     pub allow_unauthenticated_workers: bool,
     /// Smaller compactions are done here [default: 16M]

@@ -219,7 +219,7 @@ impl TableIndex {
 }
 
 /// The first eight bytes as a big-endian integer, zeros where there are fewer: orders as the bytes do, except that
-/// equal prefixes say nothing.
+/// equal prefixes decide nothing.
 #[inline]
 fn prefix(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {

@@ -1,8 +1,8 @@
-//! What shows that a program with an order of its own has the order of the store's comparator.
+//! Checks that a program with its own key order orders keys as the store's comparator does.
 //!
 //! The entries of each run come in the run's order, and all of them come (they are counted), but for versions that the
 //! merge itself, byte for byte, finds to be behind a newer one of the same user key. So it is enough that each entry
-//! comes behind the one before, and that runs end where they should.
+//! comes after the one before, and that runs end where they should.
 
 use std::cmp::Ordering::{Equal, Less};
 
