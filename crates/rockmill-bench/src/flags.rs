@@ -198,7 +198,7 @@ flags! {
     "What to run, in this order, separated by commas." benchmarks: String =
         "fillseq,fillrandom,overwrite,readrandom,readseq,seekrandom".to_owned();
     "Directory of the database: new, empty, or made by this command, which then empties it." db: String = String::new();
-    "Keep the database that is there, whoever made it; benchmarks that need a fresh one are skipped." use_existing_db: bool =
+    "Keep the existing database, whoever made it; benchmarks that need a fresh one are skipped." use_existing_db: bool =
         false;
     "Keys in the database, and operations of a benchmark." num: i64 = 1_000_000;
     "Read operations; negative: num." reads: i64 = -1;
@@ -345,7 +345,7 @@ flags! {
         compaction_workers: String = String::new();
     "Jobs that a worker is given at a time." worker_jobs: usize = 1;
     "Compactions with fewer bytes of input are done here." worker_input_min: Size = Size(16 << 20);
-    "So many compactions run here before others go to workers." worker_here_first: usize = 0;
+    "This many compactions run here before others go to workers." worker_here_first: usize = 0;
     "Operations that the slowed device does at a time; 0: any number (not in db_bench)." device_queue: usize = 0;
     "Bytes of the files of the benchmark device (not in db_bench)." device_bytes: u64 = 256 << 20;
 }

@@ -225,7 +225,7 @@ fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::ManPages(args) => shell::man_pages(args, out),
         Command::Ldb(call) => ldb::calls::run(call, cf, out),
         Command::StressChild(args) => stress::child(args),
-        Command::Bench { .. } => Err(CliError::usage("bench goes before every flag: rockmill bench --help")),
+        Command::Bench { .. } => Err(CliError::usage("bench must come before every flag: rockmill bench --help")),
     }
 }
 

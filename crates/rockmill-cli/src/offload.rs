@@ -180,8 +180,10 @@ fn resolve(address: &str) -> Result<SocketAddr> {
     let found = address.to_socket_addrs().map(|mut all| all.next());
     match found {
         Ok(Some(found)) => Ok(found),
-        Ok(None) => Err(CliError::usage(format!("{address:?} is no address"))),
-        Err(e) => Err(CliError::usage(format!("{address:?} is no address: {e}")).hint("for example 127.0.0.1:4421")),
+        Ok(None) => Err(CliError::usage(format!("{address:?} is not an address"))),
+        Err(e) => {
+            Err(CliError::usage(format!("{address:?} is not an address: {e}")).hint("for example 127.0.0.1:4421"))
+        }
     }
 }
 
@@ -235,7 +237,7 @@ fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
     let paths = ["host.secrets", "worker.secrets"].map(|name| dir.join(name));
     // A new file next to an old one would be useless.
     if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
-        return Err(CliError::usage(format!("{} is there already", path.display())).hint("give another directory"));
+        return Err(CliError::usage(format!("{} already exists", path.display())).hint("give another directory"));
     }
     let mut made = Vec::new();
     for (path, text) in paths.into_iter().zip(texts) {

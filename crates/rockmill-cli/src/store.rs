@@ -57,7 +57,8 @@ pub fn check_is_database(path: &Path) -> Result<()> {
                 let what = format!("{shown}: the file CURRENT is missing, and {} is there", name.display());
                 return Err(refuse("Corruption", what).hint(REPAIR_HINT));
             }
-            Err(refuse("InvalidArgument", format!("{shown} is no database (it has no file CURRENT)")).hint(CREATE_HINT))
+            Err(refuse("InvalidArgument", format!("{shown} is not a database (it has no file CURRENT)"))
+                .hint(CREATE_HINT))
         }
         Err(e) => Err(CliError::io(path.join(filename::CURRENT).display(), &e)),
     }
@@ -653,7 +654,7 @@ pub fn family(db: &Db, name: Option<&str>) -> Result<ColumnFamily> {
 /// The store's write options.
 pub fn durability(args: DurabilityArgs) -> Result<rockmill::WriteOptions> {
     if args.sync && args.wal == Switch::Off {
-        return Err(CliError::usage("--sync needs the write-ahead log; leave --wal=off out"));
+        return Err(CliError::usage("--sync needs the write-ahead log; omit --wal=off"));
     }
     let mut options = rockmill::WriteOptions::default();
     options.set_sync(args.sync);

@@ -1,7 +1,7 @@
 //! `ldb`'s `dump` and `idump`, in `ldb`'s form.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use rockmill::{Db, ReadOptions};
@@ -152,7 +152,7 @@ impl<'a> Counter<'a> {
 }
 
 /// Opens the database, and prints its statistics if they are wanted.
-fn open(db: &PathBuf, store: &ReadArgs, shown: &Shown, family: Option<&str>, out: &mut Out) -> Result<Db> {
+fn open(db: &Path, store: &ReadArgs, shown: &Shown, family: Option<&str>, out: &mut Out) -> Result<Db> {
     let db = store::open_to_read(db, store, None, Some(family.unwrap_or("default")))?;
     if shown.stats && !out.json {
         let cf = store::family(&db, family)?;

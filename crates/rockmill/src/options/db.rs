@@ -78,7 +78,7 @@ declare_options! {
     wal_bytes_per_sync: u64 = 0, mutable, set_wal_bytes_per_sync;
     /// Bytes that a compaction reads at once from each input; 0 reads one block at a time.
     compaction_readahead_size: usize = 2 << 20, mutable, set_compaction_readahead_size;
-    /// Bytes per second that writers are first slowed to; 0 takes the rate limiter's rate, or 16 MiB.
+    /// Bytes per second that writers may still write when first slowed; 0 takes the rate limiter's rate, or 16 MiB.
     delayed_write_rate: u64 = 16 << 20, mutable, set_delayed_write_rate;
     /// Bytes at which a new MANIFEST is started.
     max_manifest_file_size: u64 = 1 << 30, fixed, set_max_manifest_file_size;

@@ -87,7 +87,7 @@ impl TableIndex {
         }
         if handle.end() > file_size {
             return Err(bad(format!(
-                "block at offset {} of {} bytes ends behind the file's {file_size} bytes",
+                "block at offset {} of {} bytes ends after the file's {file_size} bytes",
                 handle.offset, handle.size
             )));
         }
