@@ -198,7 +198,7 @@ flags! {
     "What to run, in this order, separated by commas." benchmarks: String =
         "fillseq,fillrandom,overwrite,readrandom,readseq,seekrandom".to_owned();
     "Directory of the database: new, empty, or made by this command, which then empties it." db: String = String::new();
-    "Keep the database that is there, whoever made it; benchmarks that need a fresh one are skipped." use_existing_db: bool =
+    "Keep the existing database, whoever made it; benchmarks that need a fresh one are skipped." use_existing_db: bool =
         false;
     "Keys in the database, and operations of a benchmark." num: i64 = 1_000_000;
     "Read operations; negative: num." reads: i64 = -1;
@@ -345,7 +345,7 @@ flags! {
         compaction_workers: String = String::new();
     "Jobs that a worker is given at a time." worker_jobs: usize = 1;
     "Compactions with fewer bytes of input are done here." worker_input_min: Size = Size(16 << 20);
-    "So many compactions run here before others go to workers." worker_here_first: usize = 0;
+    "This many compactions run here before others go to workers." worker_here_first: usize = 0;
     "Operations that the slowed device does at a time; 0: any number (not in db_bench)." device_queue: usize = 0;
     "Bytes of the files of the benchmark device (not in db_bench)." device_bytes: u64 = 256 << 20;
 }
@@ -385,10 +385,14 @@ impl Flags {
                     Some(value) => flags.set(&name, &value)?,
                     None => return Err(Error::Usage(format!("--{name} wants a value"))),
                 },
-                (None, None) => match name.strip_prefix("no").filter(|n| Self::is_switch(n) == Some(true)) {
-                    Some(switch) => flags.set(switch, "false")?,
-                    None => return Err(unknown(&name)),
-                },
+                (None, None) => {
+                    // --nosync, and --no-sync.
+                    let switch = name.strip_prefix("no").map(|n| n.trim_start_matches('_'));
+                    match switch.filter(|n| Self::is_switch(n) == Some(true)) {
+                        Some(switch) => flags.set(switch, "false")?,
+                        None => return Err(unknown(&name)),
+                    }
+                }
             }
         }
         Ok(Command::Run(Box::new(flags)))
@@ -636,7 +640,7 @@ pub(crate) fn short_help(program: &str) -> String {
         };
         text += &format!("  --{name:<18} {}{default}\n", help.replace(" (not in db_bench)", ""));
     }
-    text + "\n--help has examples, and every option\n"
+    text + "\nIn names - and _ are the same. --help has examples, and every option\n"
 }
 
 /// The help text.
@@ -651,7 +655,7 @@ pub(crate) fn help(program: &str) -> String {
     for (name, what) in crate::workload::descriptions() {
         text += &format!("  {name:<18} {what}\n");
     }
-    text += "\nFlags:\n";
+    text += "\nFlags (in names - and _ are the same, and --noNAME turns a bool off):\n";
     for (name, kind, default, help) in Flags::all() {
         let shown = if default.is_empty() { "\"\"" } else { &default };
         text += &format!("  --{name} ({kind}, default {shown})\n      {help}\n");
@@ -687,6 +691,27 @@ mod tests {
         assert_eq!(parse("--peer x --peer=y").unwrap().peer.0, ["x", "y"]);
         assert!(!parse("--disable_wal=1 --disable_wal=false").unwrap().disable_wal, "the later one wins");
         assert_eq!(parse("--num=5").unwrap().reads(), 5, "reads follow num");
+    }
+
+    #[test]
+    fn every_flag_may_be_written_with_dashes() {
+        for (name, kind, default, _) in Flags::all() {
+            let dashed = name.replace('_', "-");
+            let spelled = |name: &str| {
+                let given = [format!("--{name}={default}")];
+                // Lists have no default, and some flags only work with others: what matters is that the name is known.
+                Flags::parse_unchecked(given).map(|_| ()).map_err(|e| e.to_string())
+            };
+            assert_eq!(spelled(&dashed), spelled(name));
+            assert!(spelled(&dashed).is_ok(), "{dashed}: {:?}", spelled(&dashed));
+            if kind.starts_with("bool") {
+                for off in [format!("--no{name}"), format!("--no-{dashed}"), format!("--no{dashed}")] {
+                    assert!(Flags::parse_unchecked([off.clone()]).is_ok(), "{off}");
+                }
+            }
+        }
+        let f = parse("--no-sync --no-use-fsync --fast-path /fast --fast_capacity 1G").unwrap();
+        assert_eq!((f.sync, f.use_fsync, f.fast_path.as_str(), f.fast_capacity.0), (false, false, "/fast", 1 << 30));
     }
 
     #[test]

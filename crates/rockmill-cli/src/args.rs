@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::backup::{BackupArgs, CheckpointArgs};
 use crate::downgrade::DowngradeArgs;
+use crate::families::{CreateCfArgs, DropCfArgs, ListCfArgs};
 use crate::flush::FlushArgs;
+use crate::hex::HexArgs;
 use crate::kv::{MergeArgs, MultiGetArgs};
 use crate::ldb::calls::LdbCall;
 use crate::offload::{OffloadArgs, WorkerArgs};
@@ -197,7 +199,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift)).ok_or_else(bad)
 }
 
-/// Where options come from that no flag sets.
+/// Where options without a flag come from.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Stored options and directories")]
 pub struct StoredArgs {
@@ -225,13 +227,17 @@ pub struct StoredArgs {
     /// Directories of the tables of the column families, instead of those
     #[arg(long, value_name = "PATHS")]
     pub cf_paths: Option<String>,
-    /// Follow stored paths out of the database's directory: whoever wrote its OPTIONS file is trusted
+    /// Follow stored paths out of the database's directory: trusts the author of its OPTIONS file
     #[arg(long)]
     pub trust_paths: bool,
+    /// Values carry the time of their writing (RocksDB's DBWithTTL, `ldb --ttl`); compactions remove those that are
+    /// older than SECONDS [default: 0, none]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    pub ttl: Option<u64>,
 }
 
 impl StoredArgs {
-    /// For commands that set no option of the store by a flag of its own.
+    /// For commands without flags for options of the store.
     pub fn alone(&self) -> WriteArgs {
         WriteArgs { stored: self.clone(), ..WriteArgs::default() }
     }
@@ -499,9 +505,9 @@ pub struct PutArgs {
     pub key: OsString,
     /// Value; - reads it from standard input, as it is
     pub value: OsString,
-    /// Key and value are hexadecimal
-    #[arg(long)]
-    pub hex: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub hex: HexArgs,
     /// Create the database if it is missing
     #[arg(long)]
     pub create: bool,
@@ -529,9 +535,9 @@ pub struct GetArgs {
     pub db: PathBuf,
     /// Key
     pub key: OsString,
-    /// The key is hexadecimal; the value is printed as hexadecimal
-    #[arg(long)]
-    pub hex: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub hex: HexArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub store: ReadArgs,
@@ -560,7 +566,7 @@ pub struct DeleteArgs {
     #[arg(long, value_name = "KEY", requires = "from")]
     pub to: Option<OsString>,
     /// Keys are hexadecimal
-    #[arg(long)]
+    #[arg(long, aliases = ["key-hex", "key_hex"])]
     pub hex: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -600,9 +606,9 @@ pub struct ScanArgs {
     /// From the last key to the first
     #[arg(long)]
     pub reverse: bool,
-    /// Hexadecimal: output, and the keys given
-    #[arg(long)]
-    pub hex: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub hex: HexArgs,
     /// Leave the values out
     #[arg(long, alias = "no_value")]
     pub keys_only: bool,
@@ -707,7 +713,7 @@ pub struct CompactArgs {
     #[arg(long, value_name = "KEY")]
     pub to: Option<OsString>,
     /// --from and --to are hexadecimal
-    #[arg(long)]
+    #[arg(long, aliases = ["key-hex", "key_hex"])]
     pub hex: bool,
     /// Compact every column family, one after the other; the options given are for all of them
     #[arg(long, conflicts_with_all = ["from", "to", "explain"])]
@@ -818,59 +824,6 @@ pub struct OptionsArgs {
     /// Only options that are not the defaults
     #[arg(long)]
     pub changed: bool,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub stored: StoredArgs,
-}
-
-/// List the column families of a database
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  rockmill list-cf my.db
-  rockmill list-cf my.db --json")]
-pub struct ListCfArgs {
-    /// Database directory
-    pub db: PathBuf,
-}
-
-/// Create a column family
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  rockmill create-cf my.db sessions
-  rockmill create-cf my.db events --reverse-order
-  rockmill create-cf my.db users --table-format tph
-  rockmill create-cf my.db sessions --table-format tph --hash-range")]
-pub struct CreateCfArgs {
-    /// Database directory
-    pub db: PathBuf,
-    /// Its name
-    pub name: String,
-    /// Order keys from the largest to the smallest (RocksDB's ReverseBytewiseComparator)
-    #[arg(long, conflicts_with = "hash_range")]
-    pub reverse_order: bool,
-    /// Order keys by a hash of them: for lookups and many writes; RocksDB refuses the database
-    #[arg(long)]
-    pub hash_range: bool,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub tables: TableArgs,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub stored: StoredArgs,
-}
-
-/// Drop a column family with everything in it
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  rockmill drop-cf my.db sessions")]
-pub struct DropCfArgs {
-    /// Database directory
-    pub db: PathBuf,
-    /// Its name
-    pub name: String,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub stored: StoredArgs,

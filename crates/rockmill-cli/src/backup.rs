@@ -188,7 +188,7 @@ pub struct DeleteBackupArgs {
     pub id: u32,
 }
 
-/// Make a checkpoint: a database of its own that shares the tables of this one by hard links
+/// Make a checkpoint: a separate database that shares the tables of this one by hard links
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -399,7 +399,7 @@ fn restore(args: &RestoreArgs, out: &mut Out) -> Result<()> {
     let newest = || engine.get_backup_info().last().map(|i| i.backup_id);
     let Some(id) = args.id.or_else(newest) else {
         return Err(CliError::not_found(format!("{}: no backup that can be used", args.backups.display()))
-            .hint("`rockmill backup verify DIR` says what is wrong with those that there are"));
+            .hint("`rockmill backup verify DIR` says what is wrong with the existing ones"));
     };
     let mut how = RestoreOptions::default();
     how.set_keep_log_files(args.keep_logs);

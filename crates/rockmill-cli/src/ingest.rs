@@ -29,7 +29,7 @@ pub fn write_sst(args: &WriteSstArgs, family: Option<&str>, out: &mut Out) -> Re
     let bar = if out.quiet { ProgressBar::hidden() } else { progress::bytes("write", total, false) };
 
     if !args.force && args.table.symlink_metadata().is_ok() {
-        return Err(CliError::usage(format!("{}: is there already", args.table.display()))
+        return Err(CliError::usage(format!("{} already exists", args.table.display()))
             .hint("--force replaces it; the table's name comes before those of the files"));
     }
     let mut writer = SstFileWriter::create(&options);

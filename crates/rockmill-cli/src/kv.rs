@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::args::{DeleteArgs, DurabilityArgs, GetArgs, PutArgs, ReadArgs, Switch, WriteArgs};
 use crate::error::{CliError, Result};
+use crate::hex::HexArgs;
 use crate::output::{self, Out};
 use crate::scan;
 use crate::store::{self, OpenToWrite};
@@ -68,9 +69,9 @@ pub struct MultiGetArgs {
     /// Keys
     #[arg(required = true, value_name = "KEY")]
     pub keys: Vec<OsString>,
-    /// The keys are hexadecimal; keys and values are printed as hexadecimal
-    #[arg(long)]
-    pub hex: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub hex: HexArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub store: ReadArgs,
@@ -78,8 +79,8 @@ pub struct MultiGetArgs {
 
 /// `rockmill put`
 pub fn put(args: &PutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
-    let key = store::bytes_arg("key", &args.key, args.hex)?;
-    let value = value_arg("value", &args.value, args.hex)?;
+    let key = store::bytes_arg("key", &args.key, args.hex.keys())?;
+    let value = value_arg("value", &args.value, args.hex.values())?;
     let options = store::durability(args.durability)?;
     let open = OpenToWrite { path: &args.db, args: &args.store, create: args.create, family, fs: None };
     let (db, cf) = open.open().map_err(how_to_create)?;
@@ -145,7 +146,7 @@ fn stdin_value(is_hex: bool) -> Result<Vec<u8>> {
 
 /// `rockmill get`
 pub fn get(args: &GetArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
-    let key = store::bytes_arg("key", &args.key, args.hex)?;
+    let key = store::bytes_arg("key", &args.key, args.hex.keys())?;
     let db = store::open_to_read(&args.db, &args.store, None, Some(family.unwrap_or("default")))?;
     let cf = store::family(&db, family)?;
     let Some(value) = db.get_pinned_cf(&cf, &key)? else {
@@ -154,7 +155,7 @@ pub fn get(args: &GetArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     if out.json {
         return out.json_object(&output::entry_json(&key, Some(&value)));
     }
-    if args.hex {
+    if args.hex.values() {
         return out.line(output::hex(&value));
     }
     // To a pipe, prints only the value. On a terminal, a newline separates it from the prompt, and escaping keeps it
@@ -164,10 +165,11 @@ pub fn get(args: &GetArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
 
 /// `rockmill multi-get`
 pub fn multi_get(args: &MultiGetArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
-    let keys: Vec<Vec<u8>> = args.keys.iter().map(|k| store::bytes_arg("key", k, args.hex)).collect::<Result<_>>()?;
+    let key = |arg: &OsString| store::bytes_arg("key", arg, args.hex.keys());
+    let keys: Vec<Vec<u8>> = args.keys.iter().map(key).collect::<Result<_>>()?;
     let db = store::open_to_read(&args.db, &args.store, None, Some(family.unwrap_or("default")))?;
     let cf = store::family(&db, family)?;
-    let append = scan::append_as(args.hex, out.is_terminal());
+    let append = scan::Append::new(args.hex, out.is_terminal());
     let mut missing = Vec::new();
     let mut line = Vec::new();
     for (key, value) in keys.iter().zip(db.multi_get_cf(keys.iter().map(|key| (&cf, key)))) {

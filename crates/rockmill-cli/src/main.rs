@@ -19,7 +19,7 @@
 //! | `simulate.rs`, `calibrate.rs` | compaction strategies in virtual time; comparison with a real run |
 //! | `prompt/` | the query shell: commands on one database, line by line |
 //! | `shell.rs` | short and long help, completions, man pages |
-//! | `ldb.rs` | calls in the style of RocksDB's `ldb` |
+//! | `ldb/` | calls in the style of RocksDB's `ldb` |
 //! | `output.rs`, `progress.rs`, `error.rs`, `interrupt.rs` | output, progress bars, errors and interrupts |
 
 mod args;
@@ -32,6 +32,7 @@ mod dump;
 mod error;
 mod families;
 mod flush;
+mod hex;
 mod ingest;
 mod input;
 mod interrupt;
@@ -66,7 +67,6 @@ use clap::error::ErrorKind as ClapErrorKind;
 
 use args::{Cli, Command};
 use error::{CliError, EXIT_OK, EXIT_USAGE, Result};
-use ldb::calls::LdbCall;
 use output::Out;
 use rockmill_format::printable;
 
@@ -93,7 +93,13 @@ fn main() -> ExitCode {
         return rockmill_bench::main_with_args("rockmill bench", args.map(|a| a.to_string_lossy().into_owned()));
     }
     let command = shell::command();
-    let args = ldb::directory_in_place(std::env::args_os().collect(), &command);
+    let args = match ldb::translate(std::env::args_os().collect(), &command) {
+        Ok(args) => args,
+        Err(e) => {
+            report(&e, std::env::args_os().any(|a| a == "--json"));
+            return ExitCode::from(e.code);
+        }
+    };
     let parsed = command.try_get_matches_from(args).and_then(|matches| {
         let name = matches.subcommand_name().unwrap_or_default().to_owned();
         Ok((Cli::from_arg_matches(&matches)?, name))
@@ -136,16 +142,16 @@ fn only_shows(command: &Command) -> bool {
         | Command::Dump(_)
         | Command::Options(_)
         | Command::ListCf(_)
-        | Command::Ldb(LdbCall::ApproxSize(_) | LdbCall::GetProperty(_))
         | Command::Completions(_)
         | Command::Simulate(_) => true,
+        Command::Ldb(call) => call.only_shows(),
         Command::Backup(args) => matches!(args.command, backup::BackupCommand::List(_)),
         Command::Compact(args) => args.explain.is_some(),
         _ => false,
     }
 }
 
-/// What an interrupted command leaves; `None` for one that is quick, or has words of its own.
+/// What an interrupted command leaves behind; `None` for one that is quick, or has its own message.
 fn what_is_kept(command: &Command) -> Option<String> {
     let text = match command {
         Command::WriteSst(_) => "the table is incomplete and cannot be used: run the same command again, with --force",
@@ -219,7 +225,7 @@ fn dispatch(cli: &Cli, out: &mut Out) -> Result<()> {
         Command::ManPages(args) => shell::man_pages(args, out),
         Command::Ldb(call) => ldb::calls::run(call, cf, out),
         Command::StressChild(args) => stress::child(args),
-        Command::Bench { .. } => Err(CliError::usage("bench goes before every flag: rockmill bench --help")),
+        Command::Bench { .. } => Err(CliError::usage("bench must come before every flag: rockmill bench --help")),
     }
 }
 

@@ -67,7 +67,7 @@ pub struct WorkerArgs {
     /// File with the worker's secret and those of stores; nobody else may read it
     #[arg(long, value_name = "FILE")]
     pub secrets: Option<PathBuf>,
-    /// Listen for other machines without secrets: whoever connects may have jobs done
+    /// Listen for other machines without secrets: anyone who connects can run jobs
     #[arg(long)]
     pub allow_unauthenticated: bool,
     /// Jobs at a time [default: 1]
@@ -122,7 +122,7 @@ pub struct OffloadArgs {
     /// File with the store's secret and those of workers; nobody else may read it
     #[arg(long, value_name = "FILE", requires = "who_compacts")]
     pub worker_secrets: Option<PathBuf>,
-    /// Use workers on other machines without secrets: whoever is on the network can read and change tables
+    /// Use workers on other machines without secrets: anyone on the network can read and change tables
     #[arg(long, requires = "who_compacts")]
     pub allow_unauthenticated_workers: bool,
     /// Smaller compactions are done here [default: 16M]
@@ -180,8 +180,10 @@ fn resolve(address: &str) -> Result<SocketAddr> {
     let found = address.to_socket_addrs().map(|mut all| all.next());
     match found {
         Ok(Some(found)) => Ok(found),
-        Ok(None) => Err(CliError::usage(format!("{address:?} is no address"))),
-        Err(e) => Err(CliError::usage(format!("{address:?} is no address: {e}")).hint("for example 127.0.0.1:4421")),
+        Ok(None) => Err(CliError::usage(format!("{address:?} is not an address"))),
+        Err(e) => {
+            Err(CliError::usage(format!("{address:?} is not an address: {e}")).hint("for example 127.0.0.1:4421"))
+        }
     }
 }
 
@@ -235,7 +237,7 @@ fn make_secrets(dir: &Path, worker: &str, out: &mut Out) -> Result<()> {
     let paths = ["host.secrets", "worker.secrets"].map(|name| dir.join(name));
     // A new file next to an old one would be useless.
     if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
-        return Err(CliError::usage(format!("{} is there already", path.display())).hint("give another directory"));
+        return Err(CliError::usage(format!("{} already exists", path.display())).hint("give another directory"));
     }
     let mut made = Vec::new();
     for (path, text) in paths.into_iter().zip(texts) {

@@ -48,7 +48,7 @@ fn target(quiet: bool) -> ProgressDrawTarget {
 /// A bar over `total` bytes with rate and remaining time; without a total (standard input), it shows only the bytes so
 /// far.
 pub fn bytes(what: impl Into<Cow<'static, str>>, total: Option<u64>, quiet: bool) -> ProgressBar {
-    // A total that is not known yet is not one of which all is done.
+    // If the total is not known yet, the bar must not look complete.
     let total = total.map(|bytes| bytes.max(1));
     let bar = ProgressBar::with_draw_target(total, target(quiet)).with_prefix(shown_name(&what.into()));
     bar.set_style(bytes_style(total.is_some(), columns()));

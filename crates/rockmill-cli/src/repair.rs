@@ -72,7 +72,7 @@ pub fn run(args: &RepairArgs, out: &mut Out) -> Result<()> {
     }
     if report.entries_without_column_family > 0 {
         out.line(format!(
-            "lost: {} of column families of which nothing else is known",
+            "lost: {} of column families that are otherwise unknown",
             output::plural(report.entries_without_column_family, "update")
         ))?;
     }

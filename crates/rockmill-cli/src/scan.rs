@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::args::ScanArgs;
 use crate::error::Result;
+use crate::hex::HexArgs;
 use crate::output::{self, Out};
 use crate::store;
 
@@ -14,7 +15,7 @@ const READAHEAD: usize = 1 << 20;
 /// `rockmill scan`
 pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let key = |what: &str, arg: &Option<_>| {
-        arg.as_ref().map(|a: &std::ffi::OsString| store::bytes_arg(what, a, args.hex)).transpose()
+        arg.as_ref().map(|a: &std::ffi::OsString| store::bytes_arg(what, a, args.hex.keys())).transpose()
     };
     let mut options = ReadOptions::default();
     if let Some(from) = key("--from", &args.from)? {
@@ -38,7 +39,7 @@ pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let mut iter = db.raw_iterator_cf_opt(&cf, options);
     let mut found = 0u64;
     let mut line = Vec::new();
-    let append = append_as(args.hex, out.is_terminal());
+    let append = Append::new(args.hex, out.is_terminal());
     if limit > 0 {
         if args.reverse { iter.seek_to_last() } else { iter.seek_to_first() }
     }
@@ -67,11 +68,27 @@ pub fn run(args: &ScanArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     }
 }
 
-/// Appends a key or a value to a line.
-pub type Append = fn(&mut Vec<u8>, &[u8]);
+/// Appends bytes to a line.
+pub type AppendBytes = fn(&mut Vec<u8>, &[u8]);
+
+/// How keys and values are printed.
+#[derive(Clone, Copy)]
+pub struct Append {
+    /// Appends a key.
+    pub key: AppendBytes,
+    /// Appends a value.
+    pub value: AppendBytes,
+}
+
+impl Append {
+    /// As the flags say, to a terminal or not.
+    pub fn new(hex: HexArgs, terminal: bool) -> Self {
+        Self { key: append_as(hex.keys(), terminal), value: append_as(hex.values(), terminal) }
+    }
+}
 
 /// In hexadecimal; raw for a pipe; or escaped for a terminal, so that it cannot control the terminal.
-pub fn append_as(hex: bool, terminal: bool) -> Append {
+pub fn append_as(hex: bool, terminal: bool) -> AppendBytes {
     match (hex, terminal) {
         (true, _) => output::append_hex,
         (false, false) => |line, bytes| line.extend_from_slice(bytes),
@@ -81,10 +98,10 @@ pub fn append_as(hex: bool, terminal: bool) -> Append {
 
 /// Key, tab, value, and the line's end.
 pub fn entry_line(line: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, append: Append) {
-    append(line, key);
+    (append.key)(line, key);
     if let Some(value) = value {
         line.push(b'\t');
-        append(line, value);
+        (append.value)(line, value);
     }
     line.push(b'\n');
 }

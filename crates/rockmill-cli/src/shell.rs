@@ -47,7 +47,7 @@ const SHORT: [(&str, &[&str]); 4] = [
 ];
 
 /// Commands for a whole database, or for none: `--column-family` does not apply to them.
-const WITHOUT_FAMILY: [&str; 16] = [
+const WITHOUT_FAMILY: [&str; 19] = [
     "top",
     "downgrade",
     "verify",
@@ -64,6 +64,9 @@ const WITHOUT_FAMILY: [&str; 16] = [
     "completions",
     "man-pages",
     "stress-child",
+    "dump-manifest",
+    "list-live-files-metadata",
+    "file-checksum-dump",
 ];
 
 /// What `-h` ends with.
@@ -211,4 +214,30 @@ fn page(command: &Command) -> std::io::Result<Vec<u8>> {
         writeln!(page, ".fi")?;
     }
     Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(command: &Command, below: &str) {
+        for option in command.get_arguments().filter_map(Arg::get_long).filter(|long| long.contains('-')) {
+            let spelled = option.replace('-', "_");
+            let found =
+                command.get_arguments().any(|a| a.get_all_aliases().is_some_and(|all| all.contains(&&*spelled)));
+            assert!(found, "{below} --{spelled}");
+        }
+        for c in command.get_subcommands() {
+            let name = c.get_name();
+            let spelled = name.replace('-', "_");
+            assert!(command.find_subcommand(&spelled).is_some(), "{below} {spelled}");
+            check(c, &format!("{below} {name}"));
+        }
+    }
+
+    /// One style of flags, and db_bench's spelling of each.
+    #[test]
+    fn every_name_may_be_written_with_underscores() {
+        check(&command(), "rockmill");
+    }
 }

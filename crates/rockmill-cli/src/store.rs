@@ -4,9 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rockmill::{
-    BlockBasedOptions, Cache, ChecksumType, ColumnFamily, ColumnFamilyDescriptor, CompressionType,
+    BlockBasedOptions, Cache, ChecksumType, ColumnFamily, ColumnFamilyDescriptor, ColumnFamilyTtl, CompressionType,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbSummary, ErrorKind, KernelDriver, MergeEngine, OptionWarning, Options,
     OptionsLoader, TableKind,
 };
@@ -56,7 +57,8 @@ pub fn check_is_database(path: &Path) -> Result<()> {
                 let what = format!("{shown}: the file CURRENT is missing, and {} is there", name.display());
                 return Err(refuse("Corruption", what).hint(REPAIR_HINT));
             }
-            Err(refuse("InvalidArgument", format!("{shown} is no database (it has no file CURRENT)")).hint(CREATE_HINT))
+            Err(refuse("InvalidArgument", format!("{shown} is not a database (it has no file CURRENT)"))
+                .hint(CREATE_HINT))
         }
         Err(e) => Err(CliError::io(path.join(filename::CURRENT).display(), &e)),
     }
@@ -462,7 +464,8 @@ fn descriptor(mut options: Options, family: &DbSummary) -> Result<ColumnFamilyDe
     };
     options.set_comparator_object(comparator);
     options.set_num_levels(i32::try_from(family.levels).unwrap_or(i32::MAX).max(options.cf.num_levels));
-    Ok(ColumnFamilyDescriptor::new(family.name.as_str(), options))
+    // The time to live counts only in an opening that has one.
+    Ok(ColumnFamilyDescriptor::new_with_ttl(family.name.as_str(), options, ColumnFamilyTtl::SameAsDb))
 }
 
 pub fn unknown_family(name: &str, known: &[DbSummary]) -> CliError {
@@ -507,7 +510,10 @@ pub fn open_to_read(path: &Path, args: &ReadArgs, shape: Option<ShapeArgs>, fami
     let wanted = |f: &&DbSummary| f.id == 0 || family.is_none_or(|name| f.name == name);
     let descriptors: Vec<_> =
         found.iter().filter(wanted).map(|f| descriptor(options_of(&f.name)?, f)).collect::<Result<_>>()?;
-    Ok(Db::open_cf_descriptors_read_only(&options, path, descriptors, false)?)
+    Ok(match args.stored.ttl {
+        None => Db::open_cf_descriptors_read_only(&options, path, descriptors, false)?,
+        Some(_) => Db::open_cf_descriptors_with_ttl_read_only(&options, path, descriptors, false)?,
+    })
 }
 
 /// How to open a database for writing.
@@ -588,22 +594,39 @@ impl OpenToWrite<'_> {
         if let Some(fs) = self.fs {
             options.set_file_system(fs);
         }
+        let ttl = self.args.stored.ttl.map(Duration::from_secs);
         let db = if new {
-            Db::open(&options, self.path).map_err(explain_lock)?
+            match ttl {
+                None => Db::open(&options, self.path),
+                Some(ttl) => Db::open_with_ttl(&options, self.path, ttl),
+            }
+            .map_err(explain_lock)?
         } else {
             let descriptors: Vec<_> =
                 found.iter().map(|f| descriptor(options_of(&f.name)?, f)).collect::<Result<_>>()?;
-            match manner.read_only {
-                true => Db::open_cf_descriptors_read_only(&options, self.path, descriptors, false)?,
-                false => Db::open_cf_descriptors(&options, self.path, descriptors).map_err(explain_lock)?,
+            match (manner.read_only, ttl) {
+                (true, None) => Db::open_cf_descriptors_read_only(&options, self.path, descriptors, false)?,
+                (true, Some(_)) => Db::open_cf_descriptors_with_ttl_read_only(&options, self.path, descriptors, false)?,
+                (false, None) => Db::open_cf_descriptors(&options, self.path, descriptors).map_err(explain_lock)?,
+                (false, Some(ttl)) => {
+                    Db::open_cf_descriptors_with_ttl(&options, self.path, descriptors, ttl).map_err(explain_lock)?
+                }
             }
         };
         let family = match db.cf_handle(name) {
             Some(family) => family,
-            None => db.create_cf(name, &own)?,
+            None => create_cf(&db, name, &own, &self.args.stored)?,
         };
         Ok((db, family))
     }
+}
+
+/// Creates a column family, with the time to live that the database was opened with.
+pub fn create_cf(db: &Db, name: &str, options: &Options, stored: &StoredArgs) -> Result<ColumnFamily> {
+    Ok(match stored.ttl {
+        None => db.create_cf(name, options)?,
+        Some(seconds) => db.create_cf_with_ttl(name, options, Duration::from_secs(seconds))?,
+    })
 }
 
 /// Explains what to do about a locked database.
@@ -631,7 +654,7 @@ pub fn family(db: &Db, name: Option<&str>) -> Result<ColumnFamily> {
 /// The store's write options.
 pub fn durability(args: DurabilityArgs) -> Result<rockmill::WriteOptions> {
     if args.sync && args.wal == Switch::Off {
-        return Err(CliError::usage("--sync needs the write-ahead log; leave --wal=off out"));
+        return Err(CliError::usage("--sync needs the write-ahead log; omit --wal=off"));
     }
     let mut options = rockmill::WriteOptions::default();
     options.set_sync(args.sync);

@@ -172,7 +172,7 @@ fn what_is_no_database_is_named() {
     for command in [&["get", "DB", "k"][..], &["scan", "DB"], &["stats", "DB"], &["compact", "DB"], &["verify", "DB"]] {
         let with = |db: &str| s.run(&command.iter().map(|a| if *a == "DB" { db } else { *a }).collect::<Vec<_>>());
         with("missing").fails(3, &["missing: no such directory", "hint: "]);
-        with("empty").fails(3, &["empty is no database", "CURRENT"]);
+        with("empty").fails(3, &["empty is not a database", "CURRENT"]);
         with("file").fails(3, &["file is a file"]);
     }
     s.run(&["put", "missing", "k", "v"]).fails(3, &["no such directory"]);

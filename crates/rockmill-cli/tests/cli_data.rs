@@ -227,8 +227,8 @@ fn tables_are_written_and_ingested() {
     assert_eq!((done["ingested"].as_u64(), done["files"][0]["level"].as_u64()), (Some(1), Some(6)));
     assert_eq!(s.ok(&["scan", "db"]), "a\t1\nb\t2\nc\t3\n");
     let before = std::fs::read(&table).expect("the table");
-    s.run(&["write-sst", &table, &unsorted, "--sort"]).fails(2, &["t.sst: is there already", "--force"]);
-    s.run(&["write-sst", &unsorted, &table, "--format", "tsv"]).fails(2, &["unsorted.tsv: is there already"]);
+    s.run(&["write-sst", &table, &unsorted, "--sort"]).fails(2, &["t.sst already exists", "--force"]);
+    s.run(&["write-sst", &unsorted, &table, "--format", "tsv"]).fails(2, &["unsorted.tsv already exists"]);
     assert_eq!(std::fs::read(&table).expect("the table"), before, "nothing was touched");
     s.run(&["write-sst", &table, &unsorted, "--force"]).fails(3, &["unsorted.tsv:2", "\"b\"", "--sort"]);
     assert!(!std::path::Path::new(&table).exists(), "no half table is left");
@@ -310,7 +310,7 @@ fn numbers_of_jsonl_keep_their_text() {
     }
     for key in ["null", "{}", "[1]"] {
         let file = s.file("bad.jsonl", line(key));
-        s.run(&["load", "db", &file, "--key", "k"]).fails(3, &["bad.jsonl:1", "can be no key"]);
+        s.run(&["load", "db", &file, "--key", "k"]).fails(3, &["bad.jsonl:1", "cannot be a key"]);
     }
     let file = s.file("bad.jsonl", "{\"k\": 01}\n");
     s.run(&["load", "db", &file, "--key", "k"]).fails(3, &["bad.jsonl:1: not JSON"]);

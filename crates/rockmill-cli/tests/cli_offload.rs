@@ -227,10 +227,10 @@ fn two_commands_are_enough_for_secrets_and_tls() {
         assert_eq!(mode & 0o777, 0o600, "{file}");
     }
     // Existing files do not change, and no new ones are created.
-    s.run(&["worker", "--make-secrets", "."]).fails(2, &["host.secrets is there already"]);
+    s.run(&["worker", "--make-secrets", "."]).fails(2, &["host.secrets already exists"]);
     std::fs::create_dir(s.path("other")).expect("a folder");
     s.file("other/worker.secrets", "mine");
-    s.run(&["worker", "--make-secrets", "other"]).fails(2, &["worker.secrets is there already"]);
+    s.run(&["worker", "--make-secrets", "other"]).fails(2, &["worker.secrets already exists"]);
     assert!(!s.path("other/host.secrets").exists());
     s.run(&["worker", "--make-secrets", ".", "--listen", "127.0.0.1:0"]).fails(2, &["--listen"]);
     s.run(&["worker"]).fails(2, &["--listen"]);
@@ -304,7 +304,7 @@ fn a_worker_has_its_flags_in_a_file() {
     let said = log(&s, "db");
     assert!(said.contains("Done by worker nqn.2026-11.rockmill:other at 127.0.0.1:"), "{said}");
     s.ok(&["verify", "db"]);
-    s.run(&["worker", "--config", "w.conf"]).fails(2, &["\"nowhere\" is no address"]);
+    s.run(&["worker", "--config", "w.conf"]).fails(2, &["\"nowhere\" is not an address"]);
     s.file("bad.conf", "listen = 127.0.0.1:0\njops = 2\n");
     s.run(&["worker", "--config", "bad.conf"]).fails(2, &["bad.conf:2: there is no \"jops\"", "did you mean jobs?"]);
     s.file("empty.conf", "jobs = 2\n");

@@ -278,7 +278,7 @@ pub struct FileExtent {
     pub offset: u64,
     /// Where they begin on the device, in bytes from its start.
     pub device_offset: u64,
-    /// Bytes; the last ones may be behind the file's end.
+    /// Bytes; the last ones may be after the file's end.
     pub len: u64,
 }
 

@@ -105,7 +105,7 @@ impl PoolConfig {
             let place = ["nats://", "tls://"].iter().find_map(|scheme| server.strip_prefix(scheme));
             let Some(place) = place.filter(|place| !place.is_empty()) else {
                 return Err(bad_configuration(format!(
-                    "{server:?} is no address of a NATS server: nats://HOST:PORT or tls://HOST:PORT"
+                    "{server:?} is not the address of a NATS server: nats://HOST:PORT or tls://HOST:PORT"
                 )));
             };
             // Other users of a machine see the command lines of all.

@@ -13,7 +13,7 @@
 //!    read only                             from front to back, once; cannot be read
 //! ```
 //!
-//! Outputs are the final table files, so nothing is copied. The device holds them behind a lock that every write takes.
+//! Outputs are the final table files, so nothing is copied. The device holds them under a lock that every write takes.
 //! [`JobDevice::fence`] removes them permanently: when it returns, no write is in progress, and later writes find no
 //! file. A file cannot be put back.
 

@@ -6,10 +6,10 @@
 //! ingestion) or for another writing thread, because that may be the very work that their call delays. A panic in a
 //! listener is caught and written to the info log.
 //!
-//! A listener's write goes before those of other threads, and is neither stopped nor slowed: the flush that stopped
-//! writers wait for may be the one whose listener writes. Memtables may therefore exceed their limits by what listeners
-//! write. (RocksDB hangs in this case.) An ingestion reports its flushes only at its end, because it blocks writers
-//! until then.
+//! A listener's write takes precedence over those of other threads, and is neither stopped nor slowed: the flush that
+//! stopped writers wait for may be the one whose listener writes. Memtables may therefore exceed their limits by what
+//! listeners write. (RocksDB hangs in this case.) An ingestion reports its flushes only at its end, because it blocks
+//! writers until then.
 
 use std::cell::Cell;
 use std::fmt;

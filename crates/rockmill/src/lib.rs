@@ -15,10 +15,10 @@
 //! options.create_missing_column_families(true);
 //! let db = Db::open_cf(&options, &path, ["default", "users"])?;
 //!
-//! // In the log when the call returns: it survives this process.
+//! // In the log when the call returns, so it survives a crash of this process.
 //! db.put("greeting", "hello")?;
 //!
-//! // Several updates in one: after a crash all of them are there, or none. With `sync` they survive the machine.
+//! // Several updates at once: after a crash all are there, or none. With `sync` they survive a crash of the machine.
 //! let users = db.cf_handle("users").expect("it was opened");
 //! let mut batch = WriteBatch::default();
 //! batch.put_cf(&users, "ada", "1815");
@@ -34,13 +34,13 @@
 //! assert_eq!(snapshot.get_cf(&users, "ada")?.as_deref(), Some(&b"1815"[..]));
 //! drop(snapshot);
 //!
-//! // Keys in order, from one on.
+//! // Keys in order, starting at a given one.
 //! for entry in db.iterator_cf(&users, IteratorMode::From(b"a", Direction::Forward)) {
 //!     let (key, value) = entry?;
 //!     assert_eq!((&*key, &*value), (&b"grace"[..], &b"1906"[..]));
 //! }
 //!
-//! // Closing waits for background work. What is only in the log is read back from it by the next open.
+//! // Closing waits for background work. The next open reads back what is only in the log.
 //! drop(db);
 //! # Ok::<(), rockmill::Error>(())
 //! ```
@@ -52,13 +52,13 @@
 //! | reading and writing | [`Db`], [`WriteBatch`], [`ReadOptions`], [`WriteOptions`], [`Snapshot`], [`DbRawIterator`] |
 //! | options | [`Options`], [`BlockBasedOptions`], [`TphTableOptions`], [`OptionsLoader`] |
 //! | column families | [`ColumnFamilyDescriptor`], [`ColumnFamily`] |
-//! | own code in the store | [`MergeOperator`], [`CompactionFilter`], [`Comparator`], [`SliceTransform`] |
-//! | being told what happens | [`EventListener`], [`InfoLogger`] |
+//! | your own code in the store | [`MergeOperator`], [`CompactionFilter`], [`Comparator`], [`SliceTransform`] |
+//! | notifications | [`EventListener`], [`InfoLogger`] |
 //! | copies | [`Checkpoint`], [`backup`], [`SstFileWriter`] |
-//! | what the store does | [`statistics`], [`perf`], [`properties`], [`Db::counters`] |
-//! | bounds shared by databases | [`Cache`], [`WriteBufferManager`], [`RateLimiter`] |
+//! | figures of the store | [`statistics`], [`perf`], [`properties`], [`Db::counters`] |
+//! | limits shared by databases | [`Cache`], [`WriteBufferManager`], [`RateLimiter`] |
 
-// Dead code is reported where everything is: with the features `internals` and `kernel`, as in the workspace's build.
+// Dead code is reported only with the features `internals` and `kernel`, as in the workspace's build.
 #![cfg_attr(
     not(feature = "internals"),
     expect(dead_code, reason = "some of it only tools use; with both features, what nothing uses is reported")

@@ -179,7 +179,7 @@ impl Input {
         iter.seek_to_first();
         while let Some((key, value)) = iter.item() {
             if count > 0 && before.as_slice() >= key {
-                return Err(wrong(format!("entry {count} is not behind the one before it")));
+                return Err(wrong(format!("entry {count} does not come after the one before it")));
             }
             before.clear();
             before.extend_from_slice(key);

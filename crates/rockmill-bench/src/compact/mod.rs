@@ -104,14 +104,14 @@ fn check(flags: &CompactFlags, cases: &[Case]) -> Result<Vec<Side>> {
     if flags.engines.iter().any(|e| e == "uring") {
         let probe = PosixFileSystem::default().batch_probe();
         if !probe.available {
-            return Err(Error::Run(format!("--engines: uring: {}; leave it out to measure the others", probe.reason)));
+            return Err(Error::Run(format!("--engines: uring: {}; omit it to measure the others", probe.reason)));
         }
     }
     for name in &flags.engines {
         if let Some(driver) = kernel_driver(name)
             && let Err(e) = probe_kernel_engine(driver)
         {
-            return Err(Error::Run(format!("--engines: {name}: {e}; leave it out to measure the others")));
+            return Err(Error::Run(format!("--engines: {name}: {e}; omit it to measure the others")));
         }
     }
     crate::runner::check_outputs(&flags.base)?;

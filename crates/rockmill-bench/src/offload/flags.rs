@@ -68,7 +68,7 @@ const FLAGS: [(&str, &str, &str); 17] = [
     ("worker_program", "", "The program that has the subcommand `worker`, where it is not this one."),
     ("worker_engine", "auto", "How the workers that are started merge: auto, uring, pread."),
     ("check", "all", "What is read of the worker's tables: all, or all but the data and a part of that, as 10%."),
-    ("allow_unauthenticated", "0", "1: --worker may be on another machine; whoever is on the network reads the data."),
+    ("allow_unauthenticated", "0", "1: --worker may be on another machine; anyone on the network can read the data."),
     ("tls", "0", "1: the worker that is started has secrets and TLS, and so has this side."),
     ("external_target", "", "Where the worker reads inputs: ADDR,SUBSYSTEM,NSID,DEVICE[,START]; here, if it is empty."),
     ("nfs", "", "Does each job through NFS, too: nfs://HOST/DB?nfsport=PORT&mountport=PORT, which exports --db."),

@@ -57,7 +57,7 @@ impl WorkerProcess {
     /// One that listens somewhere.
     pub fn elsewhere(address: &str) -> Result<Self> {
         let found = address.to_socket_addrs().ok().and_then(|mut all| all.next());
-        let address = found.ok_or_else(|| Error::Usage(format!("--worker={address} is no address and port")))?;
+        let address = found.ok_or_else(|| Error::Usage(format!("--worker={address} is not an address and port")))?;
         Ok(Self { child: None, address, secrets: None })
     }
 
@@ -104,5 +104,5 @@ fn beside(own: &Path) -> Result<PathBuf> {
     // Tests and examples are one folder deeper.
     let folders = own.ancestors().skip(1).take(2);
     let found = folders.map(|folder| folder.join(PROGRAM)).find(|path| path.is_file());
-    found.ok_or_else(|| Error::Usage(format!("there is no program {PROGRAM} beside this one: give --worker_program")))
+    found.ok_or_else(|| Error::Usage(format!("there is no program {PROGRAM} next to this one: give --worker_program")))
 }

@@ -124,7 +124,7 @@ fn side(spec: &str, flags: &Flags) -> Result<Side> {
         changed.push(part);
     }
     if label.is_empty() || !label.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
-        return Err(Error::Usage(format!("--peer {spec}: {label:?} is no name of a store")));
+        return Err(Error::Usage(format!("--peer {spec}: {label:?} is not the name of a store")));
     }
     flags.check()?;
     if !changed.is_empty() {

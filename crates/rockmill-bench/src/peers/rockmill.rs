@@ -103,7 +103,7 @@ fn set_workers(options: &mut Options, flags: &Flags) -> Result<()> {
     let usage = |e: &dyn std::fmt::Display| Error::Usage(format!("--compaction_workers: {e}"));
     let addresses = flags.compaction_workers.split(',').map(|address| {
         let found = address.to_socket_addrs().map_err(|e| usage(&format_args!("{address:?}: {e}")))?.next();
-        found.ok_or_else(|| usage(&format_args!("{address:?} is no address and port")))
+        found.ok_or_else(|| usage(&format_args!("{address:?} is not an address and port")))
     });
     let config = WorkersConfig {
         input_bytes_min: flags.worker_input_min.0,

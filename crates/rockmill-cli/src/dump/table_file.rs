@@ -112,7 +112,7 @@ impl TableFile {
     pub fn block(&self, handle: BlockHandle, is_data: bool) -> Result<Block> {
         if handle.end() > self.size() {
             return Err(
-                self.corrupt(handle, format_args!("its {} bytes end behind the file's {}", handle.size, self.size()))
+                self.corrupt(handle, format_args!("its {} bytes end after the file's {}", handle.size, self.size()))
             );
         }
         let mut raw = vec![0; handle.size as usize + BLOCK_TRAILER_LEN];

@@ -50,7 +50,7 @@ fn take(line: &[u8], key: &str, value: Option<&str>, record: &mut Record) -> Res
     let text = found(key)?;
     // The first character tells the type.
     if matches!(text.get().as_bytes().first(), None | Some(b'{' | b'[' | b'n')) {
-        return Err(format!("the field {key} is no string, number or boolean and can be no key"));
+        return Err(format!("the field {key} is not a string, number or boolean, so it cannot be a key"));
     }
     append(text, &mut record.key).map_err(not_json)?;
     match value {

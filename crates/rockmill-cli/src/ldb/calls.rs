@@ -1,7 +1,5 @@
-//! `ldb`'s commands that are no others' aliases: `deleterange`, `batchput`, `approxsize`, `get_property`,
-//! `idump`.
-//!
-//! They are for scripts that exist. So no help lists them; docs/rocksdb.md does.
+//! `ldb`'s commands that are not aliases of ours. They are for existing scripts, so help does not list them;
+//! docs/rocksdb.md does.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,10 +10,13 @@ use serde_json::json;
 
 use crate::args::{DeleteArgs, DurabilityArgs, ReadArgs, Switch, WriteArgs};
 use crate::error::{CliError, Result};
+use crate::hex::HexArgs;
 use crate::kv;
-use crate::output::{self, Out};
-use crate::scan;
+use crate::output::Out;
 use crate::store::{self, OpenToWrite};
+
+use super::entries::{self, DumpEntriesArgs, IdumpArgs};
+use super::files::{self, DumpManifestArgs, FileChecksumArgs, LiveFilesArgs};
 
 /// One of these commands.
 #[derive(Debug, Subcommand)]
@@ -29,18 +30,40 @@ pub enum LdbCall {
     ApproxSize(ApproxSizeArgs),
     #[command(hide = true)]
     GetProperty(GetPropertyArgs),
+    #[command(hide = true, alias = "singledelete")]
+    SingleDelete(SingleDeleteArgs),
     #[command(hide = true)]
     Idump(IdumpArgs),
+    #[command(hide = true)]
+    DumpEntries(DumpEntriesArgs),
+    #[command(hide = true)]
+    ListLiveFilesMetadata(LiveFilesArgs),
+    #[command(hide = true)]
+    FileChecksumDump(FileChecksumArgs),
+    #[command(hide = true)]
+    DumpManifest(DumpManifestArgs),
 }
 
-/// Does what a call asks for.
+impl LdbCall {
+    /// True if it only prints.
+    pub fn only_shows(&self) -> bool {
+        !matches!(self, Self::DeleteRange(_) | Self::BatchPut(_) | Self::SingleDelete(_))
+    }
+}
+
+/// Runs a call.
 pub fn run(call: &LdbCall, family: Option<&str>, out: &mut Out) -> Result<()> {
     match call {
         LdbCall::DeleteRange(args) => delete_range(args, family, out),
         LdbCall::BatchPut(args) => batch_put(args, family, out),
         LdbCall::ApproxSize(args) => approx_size(args, family, out),
         LdbCall::GetProperty(args) => get_property(args, family, out),
-        LdbCall::Idump(args) => idump(args, family, out),
+        LdbCall::SingleDelete(args) => single_delete(args, family, out),
+        LdbCall::Idump(args) => entries::idump(args, family, out),
+        LdbCall::DumpEntries(args) => entries::dump(args, family, out),
+        LdbCall::ListLiveFilesMetadata(args) => files::list_live_files(args, out),
+        LdbCall::FileChecksumDump(args) => files::file_checksums(args, out),
+        LdbCall::DumpManifest(args) => files::dump_manifest(args, out),
     }
 }
 
@@ -57,11 +80,29 @@ pub struct DeleteRangeArgs {
     /// End of the range; the key itself stays
     pub to: OsString,
     /// The keys are hexadecimal
-    #[arg(long)]
+    #[arg(long, aliases = ["key-hex", "key_hex"])]
     pub hex: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub durability: DurabilityArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub store: WriteArgs,
+}
+
+/// Delete a key that was set only once since it was last deleted
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rockmill --db=my.db singledelete user:1000")]
+pub struct SingleDeleteArgs {
+    /// Database directory
+    pub db: PathBuf,
+    /// Key
+    pub key: OsString,
+    /// The key is hexadecimal
+    #[arg(long, aliases = ["key-hex", "key_hex"])]
+    pub hex: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub store: WriteArgs,
@@ -75,12 +116,12 @@ Examples:
 pub struct BatchPutArgs {
     /// Database directory
     pub db: PathBuf,
-    /// Keys, each with its value behind it
+    /// Keys, each followed by its value
     #[arg(required = true, value_names = ["KEY", "VALUE"], num_args = 2..)]
     pub pairs: Vec<OsString>,
-    /// Keys and values are hexadecimal
-    #[arg(long)]
-    pub hex: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub hex: HexArgs,
     /// Create the database if it is missing
     #[arg(long, alias = "create_if_missing")]
     pub create: bool,
@@ -107,7 +148,7 @@ pub struct ApproxSizeArgs {
     #[arg(long, value_name = "KEY")]
     pub to: OsString,
     /// The keys are hexadecimal
-    #[arg(long)]
+    #[arg(long, aliases = ["key-hex", "key_hex"])]
     pub hex: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -130,41 +171,6 @@ pub struct GetPropertyArgs {
     pub store: ReadArgs,
 }
 
-/// Print every version of every key that is stored, deletions included
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Types: 0 a deletion, 1 a value, 2 a merge operand, 7 a single deletion.
-Versions that a range deletion hides are not printed.
-
-Examples:
-  rockmill --db=my.db idump --from=user:1000 --to=user:2000 --hex
-  rockmill --db=my.db idump --count_only")]
-pub struct IdumpArgs {
-    /// Database directory
-    pub db: PathBuf,
-    /// First key
-    #[arg(long, value_name = "KEY")]
-    pub from: Option<OsString>,
-    /// End of the range; the key itself is not printed
-    #[arg(long, value_name = "KEY")]
-    pub to: Option<OsString>,
-    /// --from and --to are hexadecimal
-    #[arg(long, alias = "input_key_hex")]
-    pub input_key_hex: bool,
-    /// Print keys and values as hexadecimal
-    #[arg(long)]
-    pub hex: bool,
-    /// The most versions to print
-    #[arg(long, alias = "max_keys", value_name = "N")]
-    pub max_keys: Option<u64>,
-    /// Print only how many there are
-    #[arg(long, alias = "count_only")]
-    pub count_only: bool,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub store: ReadArgs,
-}
-
 /// `rockmill deleterange`
 fn delete_range(args: &DeleteRangeArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     let args = DeleteArgs {
@@ -179,17 +185,31 @@ fn delete_range(args: &DeleteRangeArgs, family: Option<&str>, out: &mut Out) -> 
     kv::delete(&args, family, out)
 }
 
+/// `rockmill singledelete`
+fn single_delete(args: &SingleDeleteArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
+    let key = store::bytes_arg("key", &args.key, args.hex)?;
+    let open = OpenToWrite { path: &args.db, args: &args.store, create: false, family, fs: None };
+    let (db, cf) = open.open()?;
+    db.single_delete_cf(&cf, &key)?;
+    if out.json {
+        out.json_object(&json!({ "deleted_keys": 1 }))?;
+    }
+    Ok(())
+}
+
 /// `rockmill batchput`
 fn batch_put(args: &BatchPutArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
     if !args.pairs.len().is_multiple_of(2) {
         let last = args.pairs.last().map(|key| key.display().to_string()).unwrap_or_default();
-        return Err(CliError::usage(format!("key {last:?} has no value behind it")));
+        return Err(CliError::usage(format!("key {last:?} has no value")));
     }
-    let bytes = |what, arg| store::bytes_arg(what, arg, args.hex);
     let pairs: Vec<_> = args
         .pairs
         .chunks_exact(2)
-        .map(|pair| Ok((bytes("key", &pair[0])?, bytes("value", &pair[1])?)))
+        .map(|pair| {
+            let key = store::bytes_arg("key", &pair[0], args.hex.keys())?;
+            Ok((key, store::bytes_arg("value", &pair[1], args.hex.values())?))
+        })
         .collect::<Result<_>>()?;
     let options = store::durability(args.durability)?;
     let open = OpenToWrite { path: &args.db, args: &args.store, create: args.create, family, fs: None };
@@ -235,45 +255,4 @@ fn get_property(args: &GetPropertyArgs, family: Option<&str>, out: &mut Out) -> 
         return out.json_object(&json!({ "property": name, "value": value }));
     }
     out.line(format!("{name}: {}", value.trim_end()))
-}
-
-/// `rockmill idump`, in `ldb`'s form
-fn idump(args: &IdumpArgs, family: Option<&str>, out: &mut Out) -> Result<()> {
-    let key = |what, arg: &Option<OsString>| {
-        arg.as_ref().map(|key| store::bytes_arg(what, key, args.input_key_hex)).transpose()
-    };
-    let (from, to) = (key("--from", &args.from)?, key("--to", &args.to)?);
-    let db = store::open_to_read(&args.db, &args.store, None, Some(family.unwrap_or("default")))?;
-    let cf = store::family(&db, family)?;
-    let append = scan::append_as(args.hex, out.is_terminal());
-    let mut versions = db.key_versions_cf(&cf, from.as_deref(), to.as_deref())?;
-    let mut found = 0u64;
-    let mut line = Vec::new();
-    while found < args.max_keys.unwrap_or(u64::MAX)
-        && let Some(version) = versions.next().transpose()?
-    {
-        found += 1;
-        if args.count_only {
-            continue;
-        }
-        if out.json {
-            let mut entry = output::entry_json(&version.user_key, Some(&version.value));
-            entry["sequence"] = json!(version.sequence);
-            entry["type"] = json!(version.value_type);
-            out.json_line(&entry)?;
-            continue;
-        }
-        line.clear();
-        line.push(b'\'');
-        append(&mut line, &version.user_key);
-        line.extend_from_slice(format!("' seq:{}, type:{} => ", version.sequence, version.value_type).as_bytes());
-        append(&mut line, &version.value);
-        line.push(b'\n');
-        out.bytes(&line)?;
-    }
-    match (args.count_only, out.json) {
-        (true, true) => out.json_object(&json!({ "count": found })),
-        (false, true) => Ok(()),
-        (_, false) => out.line(format!("Internal keys in range: {found}")),
-    }
 }

@@ -1,7 +1,7 @@
 //! Jobs that another machine does, seen from the store: a job is laid out on a device ([`JobDevice`]), its spec says
 //! where, a [`TakenWorker`] does it, and its results are checked as if an enemy had sent them.
 //!
-//! 1. Inputs lie one after another on the device, each from a block on; outputs have room behind them, one place for
+//! 1. Inputs lie one after another on the device, each from a block on; outputs have room after them, one place for
 //!    each file number that is set aside. The spec has both as extents.
 //! 2. The workers run the job. Whatever they say, the device is fenced after that: from then on the outputs' files are
 //!    the store's alone (`compaction_workers.rs`).

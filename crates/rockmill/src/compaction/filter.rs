@@ -1,4 +1,4 @@
-//! A job's compaction filter: which one is asked, what it is told, and how its panics are handled.
+//! A job's compaction filter: which one is used, what it gets to know, and how its panics are handled.
 
 use std::fmt;
 

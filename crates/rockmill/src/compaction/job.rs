@@ -34,7 +34,7 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::thread;
 
-/// Runs a job, whoever made its spec. The tables that it returns are durable with their names, and not live.
+/// Runs a job; its spec may come from anywhere. The tables that it returns are durable with their names, and not live.
 ///
 /// # Errors
 /// Whatever kept the job from being done. Nothing is left of it then.

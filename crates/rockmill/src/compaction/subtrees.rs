@@ -1,7 +1,7 @@
 //! Subtrees: where tables end in the order by search key (CompassDB, section 3.4).
 //!
 //! 1. The 2^32 search keys are divided into `2^bits` ranges of the same size, and no output table has keys of two of
-//!    them. `bits` is such that a range has about a table's target size in the run that is written.
+//!    them. `bits` is chosen so that a range has about a table's target size in the run that is written.
 //! 2. Ranges of fewer bits consist of whole ranges of more bits. So of two tables, whatever their levels and whenever
 //!    they were written, one's range of search keys is within the other's, or they have nothing in common: a compaction
 //!    of one table reads the tables below its own range, and nothing that a neighbour overlaps as well.

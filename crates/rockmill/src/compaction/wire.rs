@@ -311,7 +311,7 @@ fn write<M: Message>(message: &M) -> Coded<Vec<u8>> {
     Ok(out.bytes)
 }
 
-/// The message that these bytes are, whoever wrote them.
+/// Decodes a message from untrusted bytes.
 ///
 /// # Errors
 /// `Corruption` that says what is wrong and at which offset; `NotSupported` for what a newer version wrote.

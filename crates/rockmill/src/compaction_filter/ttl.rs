@@ -59,7 +59,7 @@ struct TtlFactory {
     user: User,
 }
 
-/// The factory of a column family whose values live for so many seconds, 0 for ever; `user`: what it had before.
+/// The factory of a column family whose values live for this many seconds (0: for ever); `user`: what it had before.
 pub(crate) fn factory(seconds: u64, user: User) -> SharedFactory {
     let seconds = Arc::new(AtomicU64::new(seconds));
     let ttl = TtlFactory { seconds: Arc::clone(&seconds), user };

@@ -15,11 +15,11 @@
 //! leave work for jobs to find. Jobs switch memtables as writers do. Files are added and removed as a whole between
 //! jobs, and an opening starts all of it.
 //!
-//! Some files are in another layer than their room. Below all rooms are file numbers and the deletion of files. Between
-//! writers and jobs are the calls by which users change and query an open database: column families, options, sizes and
-//! files. Above jobs are reports that need them: properties, texts and memory, and which compactions would run
-//! (`report/explain.rs`). Above the opening are `files/repair/` and `report/summary.rs`: they are for databases that
-//! are not open, and read them as an opening does.
+//! Some files belong to a different layer than their room. Below all rooms are file numbers and the deletion of files.
+//! Between writers and jobs are the calls by which users change and query an open database: column families, options,
+//! sizes and files. Above jobs are reports that need them: properties, texts and memory, and which compactions would
+//! run (`report/explain.rs`). Above the opening are `files/repair/` and `report/summary.rs`: they are for databases
+//! that are not open, and read them as an opening does.
 //!
 //! The few calls that go up through [`DbInner`], and through `State` and `CfState`, are listed in the test with their
 //! reasons: a version that the catalogue installs changes which jobs are due (`rescore`) and what writers may do

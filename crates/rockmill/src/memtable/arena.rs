@@ -352,7 +352,7 @@ impl Drop for Arena {
     fn drop(&mut self) {
         let mut block = *self.blocks.get_mut();
         while !block.is_null() {
-            // SAFETY: the chain holds each block once; `&mut self` says that nobody uses them any more.
+            // SAFETY: the chain holds each block once; `&mut self` shows that nothing uses them any more.
             let (previous, size) = unsafe { ((*block).previous, (*block).size) };
             // SAFETY: allocated in `new_block` with this layout.
             unsafe { dealloc(block.cast(), block_layout(size)) };

@@ -61,13 +61,13 @@ pub(crate) struct LogReadCounts {
     pub bytes: u64,
 }
 
-/// Reads in flight of each of so many tables.
+/// Reads in flight for each table, by the number of tables.
 fn depth(together: usize) -> usize {
     (READS_IN_FLIGHT / together.max(1)).max(READS_IN_FLIGHT_MIN)
 }
 
 impl LogReads {
-    /// Bytes with which as many reads of so many tables are in flight as should be.
+    /// Bytes that keep the intended number of reads in flight, for this many tables.
     pub fn memory_for(together: usize) -> usize {
         together.saturating_mul(Pieces::memory_in_flight(depth(together)))
     }

@@ -61,7 +61,7 @@ const LINK: usize = size_of::<AtomicPtr<Node>>();
 const PREFIX: usize = size_of::<u64>();
 // Even the internal key of an empty user key has as many bytes as a prefix.
 const _: () = assert!(PREFIX <= key::TAG_LEN);
-// A node stands behind the links of its upper levels, at the beginning of an allocation; its entry needs no alignment.
+// A node comes after the links of its upper levels, at the beginning of an allocation; its entry needs no alignment.
 const _: () = assert!(align_of::<Node>() <= ALIGN && LINK.is_multiple_of(align_of::<Node>()));
 
 /// The links between which a key is inserted: on each level the node before it and the one after.
@@ -612,7 +612,7 @@ fn new_entry(arena: &Arena, slot: usize, height: usize, user_key: &[u8], tag: u6
     let base = arena.allocate(tower + size_of::<Node>() + entry, slot);
     // SAFETY: the allocation is ours, aligned to 8 and has the summed size: `tower` bytes of links, the node, then
     // lengths, key and value. Every link is written, so that all are initialised atomics. The pointers all come from
-    // the allocation's, so they may reach both in front of the node and behind it.
+    // the allocation's, so they may reach both before the node and after it.
     unsafe {
         for level in 0..height - 1 {
             base.as_ptr().add(level * LINK).cast::<AtomicPtr<Node>>().write(AtomicPtr::new(ptr::null_mut()));
@@ -659,7 +659,7 @@ unsafe fn write_varint32(mut at: *mut u8, mut n: u32) -> *mut u8 {
 /// [`write_varint32`] wrote at `at`, and it was not changed since.
 #[inline]
 unsafe fn read_varint32(at: *const u8) -> (usize, *const u8) {
-    // SAFETY: the first byte is there; as long as a byte has the high bit, another was written behind it.
+    // SAFETY: the first byte is there; as long as a byte has the high bit, another was written after it.
     unsafe {
         let first = usize::from(at.read());
         if first < 0x80 {
@@ -685,7 +685,7 @@ unsafe fn read_varint32(at: *const u8) -> (usize, *const u8) {
 #[inline]
 fn node_first_bytes(node: *mut Node) -> u64 {
     const LEAST: u8 = (PREFIX + key::TAG_LEN) as u8;
-    // SAFETY: `new_entry` wrote a length behind the link, whose first byte is all of it where it is below 0x80. Behind
+    // SAFETY: `new_entry` wrote a length after the link, whose first byte is all of it where it is below 0x80. Behind
     // it are as many bytes as it says, which never change.
     unsafe {
         let len = node.add(1).cast::<u8>();
@@ -698,7 +698,7 @@ fn node_first_bytes(node: *mut Node) -> u64 {
 
 #[inline]
 fn node_key<'a>(node: *mut Node) -> &'a [u8] {
-    // SAFETY: `new_entry` wrote the length and as many bytes behind the link, and they never change. The lifetime is
+    // SAFETY: `new_entry` wrote the length and as many bytes after the link, and they never change. The lifetime is
     // chosen by the callers, which tie it to the list.
     unsafe {
         let (len, data) = read_varint32(node.add(1).cast());
@@ -708,7 +708,7 @@ fn node_key<'a>(node: *mut Node) -> &'a [u8] {
 
 #[inline]
 fn node_value<'a>(node: *mut Node) -> &'a [u8] {
-    // SAFETY: as for the key; the value and its length stand behind it.
+    // SAFETY: as for the key; the value and its length follow it.
     unsafe {
         let (key_len, data) = read_varint32(node.add(1).cast());
         let (len, data) = read_varint32(data.add(key_len));

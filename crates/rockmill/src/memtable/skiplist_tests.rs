@@ -32,7 +32,7 @@ fn orders() -> [InternalKeyComparator; 3] {
 }
 
 fn random_key(rng: &mut fastrand::Rng) -> Vec<u8> {
-    // Short keys of few bytes and keys that differ behind the prefix, so that all paths of a comparison are taken.
+    // Short keys of few bytes and keys that differ after the prefix, so that all paths of a comparison are taken.
     let mut k: Vec<u8> = (0..rng.usize(0..5)).map(|_| *rng.choice(&[0u8, 1, b'a', 255]).unwrap()).collect();
     if rng.bool() {
         k.splice(0..0, b"common-prefix".iter().copied());

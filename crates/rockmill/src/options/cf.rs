@@ -32,7 +32,7 @@ declare_options! {
     comparator: Arc<dyn Comparator> = Arc::new(BytewiseComparator), object(|c| c.name().to_owned(), comparator_named);
     /// What merge operands do to values; its name is stored in tables.
     merge_operator: Option<Arc<dyn MergeOperator>> = None, object(merge_operator_text, merge_operator_named);
-    /// Asked about values in compactions; before the factory where both are set.
+    /// Decides about values in compactions; takes precedence over the factory.
     compaction_filter: Option<SharedFilter> = None, object(|f| named(f.as_ref().map(SharedFilter::name)));
     /// Makes the filters of compactions and flushes.
     compaction_filter_factory: Option<SharedFactory> = None, object(|f| named(f.as_ref().map(|f| f.name())));
@@ -72,7 +72,7 @@ declare_options! {
     num_levels: i32 = 7, fixed, set_num_levels;
     /// Size of tables in the base level, in bytes.
     target_file_size_base: u64 = 64 << 20, mutable, set_target_file_size_base;
-    /// How much larger tables are one level deeper.
+    /// How many times larger tables are in each deeper level.
     target_file_size_multiplier: i32 = 1, mutable, set_target_file_size_multiplier;
     /// Size of the base level, in bytes.
     max_bytes_for_level_base: u64 = 256 << 20, mutable, set_max_bytes_for_level_base;
@@ -90,16 +90,16 @@ declare_options! {
     /// output is an extra run there. `kCompactionStyleLevel` then means df-leveled, `kCompactionStyleUniversal`
     /// df-tiered. While a level has extra runs, RocksDB refuses the directory.
     compaction_downforce: bool = false, own, set_compaction_downforce;
-    /// With df-leveled, how much of a base run a merge of extra runs may rewrite while writers are at work, in percent
-    /// of what `level0_file_num_compaction_trigger` runs as large as the level above may be would rewrite. Less writes
-    /// fewer bytes and leaves more sorted runs; 0 merges only where somebody would have to wait. Once writers rest, all
-    /// are merged. Figures: docs/simulator.md, "Bytes against runs".
+    /// With df-leveled, how much of a base run a merge of extra runs may rewrite while writers are active, in percent.
+    /// 100 is what `level0_file_num_compaction_trigger` runs of the largest size of the level above would rewrite. A
+    /// lower number writes fewer bytes and leaves more sorted runs; 0 merges only where a writer would otherwise wait.
+    /// Once writers rest, all are merged. Figures: docs/simulator.md, "Bytes against runs".
     compaction_downforce_merge_percent: u32 = 150, own, set_compaction_downforce_merge_percent;
     /// With df-leveled, merge a level's extra runs as soon as no job holds any of the level, whatever that costs, as in
     /// the paper. For comparison: it writes more and leaves fewer sorted runs.
     compaction_downforce_merge_at_once: bool = false, own, set_compaction_downforce_merge_at_once;
-    /// The strategies of textbooks, for comparison: one job leaves a level at a time, and a full level takes nothing.
-    /// With `kCompactionStyleLevel` each level is one sorted run, and each L0 table goes down alone; with
+    /// The strategies of textbooks, for comparison: only one job at a time reads from a level, and a full level accepts
+    /// no input. With `kCompactionStyleLevel` each level is one sorted run, and each L0 table goes down alone; with
     /// `kCompactionStyleUniversal` a level has up to `level0_file_num_compaction_trigger` sorted runs, which then
     /// become one of the next level. While there are such extra runs, RocksDB refuses the directory.
     compaction_classic: bool = false, own, set_compaction_classic;

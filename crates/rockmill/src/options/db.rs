@@ -78,7 +78,7 @@ declare_options! {
     wal_bytes_per_sync: u64 = 0, mutable, set_wal_bytes_per_sync;
     /// Bytes that a compaction reads at once from each input; 0 reads one block at a time.
     compaction_readahead_size: usize = 2 << 20, mutable, set_compaction_readahead_size;
-    /// Bytes per second that writers may at least write when first delayed; 0 takes the rate limiter's rate, or 16 MiB.
+    /// Bytes per second that writers may still write when first slowed; 0 takes the rate limiter's rate, or 16 MiB.
     delayed_write_rate: u64 = 16 << 20, mutable, set_delayed_write_rate;
     /// Bytes at which a new MANIFEST is started.
     max_manifest_file_size: u64 = 1 << 30, fixed, set_max_manifest_file_size;
@@ -86,8 +86,8 @@ declare_options! {
     writable_file_max_buffer_size: usize = 1 << 20, mutable, set_writable_file_max_buffer_size;
     /// Let the members of a write group insert at the same time.
     allow_concurrent_memtable_write: bool = true, fixed, set_allow_concurrent_memtable_write;
-    /// The most bytes of batches logged as one group. A first batch of at most an eighth of this takes only another
-    /// eighth along, so that small writes do not wait for large ones. A larger batch than this is written alone.
+    /// The most bytes of batches logged as one group. If the first is at most an eighth of this, the group grows by
+    /// only another eighth, so that small writes do not wait for large ones. A larger batch than this is written alone.
     max_write_batch_group_size_bytes: u64 = 1 << 20, fixed, set_max_write_batch_group_size_bytes;
     /// Directory of the WALs of this database alone; empty means the database's own. Give it at every open: an open
     /// does not take it from the OPTIONS file.
@@ -163,7 +163,7 @@ declare_options! {
     status_file: PathBuf = PathBuf::new(), own;
     /// Counters and histograms; `None` counts nothing. See [`Options::enable_statistics`].
     statistics: Option<Arc<Statistics>> = None, hidden;
-    /// Who is told what happens. See [`Options::add_event_listener`].
+    /// Objects that are notified of events. See [`Options::add_event_listener`].
     listeners: Listeners = Listeners::default(), hidden;
     /// The lowest level of lines in the info log.
     info_log_level: LogLevel = LogLevel::Info, fixed, set_log_level;

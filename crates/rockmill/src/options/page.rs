@@ -36,6 +36,8 @@ Options that are Rockmill's own are given in code or on a command line. An OPTIO
 because anybody may have written it (docs/security.md); so is one with `db_paths` or `cf_paths`, which RocksDB writes
 into none. Only TPH tables and their options stand in OPTIONS files, in a line that RocksDB takes for a comment.
 
+Where the default is the store's choice, the last column says what that is; an OPTIONS file has 2^64 - 2 there.
+
 At open, values outside of the given range are adjusted, with a line in the info log, or refused; so are some that do
 not go together (docs/rocksdb-differences.md, \"Options that are adjusted\").
 ";
@@ -67,7 +69,7 @@ fn declared<O: Default>(page: &mut String, title: &str, table: &[TextOption<O>])
         let words: Vec<&str> = option.doc.iter().map(|line| line.trim()).collect();
         let default = match &*default {
             "" => "(empty)".to_owned(),
-            CHOSEN => format!("the store's choice (`{CHOSEN}`)"),
+            CHOSEN => "the store's choice".to_owned(),
             text => format!("`{}`", cell(text)),
         };
         let words = format!("{}{}{own}", cell(&words.join(" ")), range_words(option.name));

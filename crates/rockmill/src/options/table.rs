@@ -121,7 +121,7 @@ declare_options! {
     initial_auto_readahead_size: usize = 8 << 10, mutable;
     /// The most bytes that an iterator reads ahead; 0 never reads ahead.
     max_auto_readahead_size: usize = 256 << 10, mutable;
-    /// How many reads in sequence start reading ahead. The blocks that earlier seeks went on to are read at once in any
+    /// How many reads in sequence start reading ahead. Blocks that earlier seeks continued into are read at once in any
     /// case.
     num_file_reads_for_auto_readahead: u64 = 2, mutable;
     /// Where uncompressed blocks are kept; `None` gives each database 32 MiB of its own.
@@ -207,7 +207,7 @@ setters! {
     set_initial_auto_readahead_size(size: usize) initial_auto_readahead_size;
     /// The most bytes that an iterator reads ahead; 0 never reads ahead.
     set_max_auto_readahead_size(size: usize) max_auto_readahead_size;
-    /// How many reads in sequence start reading ahead. The blocks that earlier seeks went on to are read at once in any
+    /// How many reads in sequence start reading ahead. Blocks that earlier seeks continued into are read at once in any
     /// case.
     set_num_file_reads_for_auto_readahead(reads: u64) num_file_reads_for_auto_readahead;
 }

@@ -136,7 +136,7 @@ mod tests {
 
     const DIR: &str = "/db";
 
-    /// An edit that names so many tables and says `number`.
+    /// An edit that names this many tables and has `number`.
     fn edit(number: u64, tables: u64, remaining_in_group: Option<u32>) -> VersionEdit {
         let file = |n: u64| FileEntry {
             number: number * 1000 + n,

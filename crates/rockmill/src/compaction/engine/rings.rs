@@ -6,7 +6,7 @@
 //!    it is kept with the ring; as much is set up as any borrower wanted. If another thread borrows it, the memory gets
 //!    a new ring, since the kernel accepts a ring's operations only from the thread that made it.
 //! 2. A borrower gives it back by dropping it. A ring that a failed job left in an unclear state is not kept.
-//! 3. Rings are freed if nobody borrows them for five seconds; those made with other options are freed at the next
+//! 3. Rings are freed if none borrows them for five seconds; those made with other options are freed at the next
 //!    check, and all when the database closes.
 //!
 //! There are never more rings than were lent at once, so their memory is bounded by the number of concurrent jobs.

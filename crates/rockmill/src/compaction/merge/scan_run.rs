@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::sync::atomic::Ordering;
 use crate::table::{BlockStream, Leaves, Origin, ScanFile, TableScan};
 
-/// The files of a run that a part reads, one behind the other.
+/// The files of a run that a part reads, one after the other.
 pub(in crate::compaction) struct ScanRun<'a> {
     host: &'a dyn JobHost,
     plan: &'a JobPlan,

@@ -1,4 +1,4 @@
-//! Which of a column family's paths a job writes to (`cf_paths`, else `db_paths`): RocksDB's choice.
+//! Which of a column family's paths a job writes to (`cf_paths`, otherwise `db_paths`): RocksDB's choice.
 //!
 //! - Flushes and ingestions write to the first path, and so does FIFO compaction, which has no other.
 //! - Leveled: the first path into which the level fits together with all levels above it, at their target sizes; L0
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn universal_tables_go_where_they_and_what_comes_have_room() {
         let of = |sizes: &[u64], bytes, ratio| path_of_size(&paths(sizes), bytes, ratio);
-        // As much as the table again, less one percent, must fit beside it.
+        // As much as the table again, less one percent, must fit in addition to it.
         let at = |bytes| of(&[1000, 3000, 0], bytes, 1);
         assert_eq!([0, 1, 501, 502, 503, 999, 1000].map(at), [0, 0, 0, 0, 1, 1, 1]);
         // The first path's room counts for the second.

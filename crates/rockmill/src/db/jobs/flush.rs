@@ -1,7 +1,7 @@
 //! Flushes: which memtables become tables together, the tables, and their commit.
 //!
 //! [`State::pick_flush`] says what is due, `run_flush` writes it without any lock, and `commit_flush` installs the
-//! tables and lets the memtables go. Who waits for a flush is told by `job_finished`.
+//! tables and lets the memtables go. Threads that wait for a flush are woken by `job_finished`.
 
 use std::sync::Arc;
 

@@ -296,8 +296,8 @@ impl DbInner {
         }
     }
 
-    /// Reports a job's end, and wakes whoever waits for it. `dropped`: another job failed, not this one. If that one
-    /// was stopped because the database is being closed, so was this one.
+    /// Reports a job's end, and wakes the threads that wait for it. `dropped`: another job failed, not this one. If
+    /// that one was stopped because the database is being closed, so was this one.
     pub(super) fn ended(
         self: &Arc<Self>,
         cf: &Arc<CfData>,

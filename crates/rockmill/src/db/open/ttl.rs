@@ -122,10 +122,20 @@ impl Db {
         cfs: impl IntoIterator<Item = impl AsRef<str>>,
         error_if_wal_exists: bool,
     ) -> Result<Self> {
-        let cfs = cfs.into_iter().map(|name| {
-            let mut options = options.clone();
-            wrap(&mut options.cf, &options.db, 0);
-            ColumnFamilyDescriptor::new(name.as_ref(), options)
+        let cfs = cfs.into_iter().map(|name| ColumnFamilyDescriptor::new(name.as_ref(), options.clone()));
+        Self::open_cf_descriptors_with_ttl_read_only(options, path, cfs, error_if_wal_exists)
+    }
+
+    /// As [`Self::open_cf_with_ttl_for_read_only`], with options for each column family.
+    pub fn open_cf_descriptors_with_ttl_read_only(
+        options: &Options,
+        path: impl AsRef<Path>,
+        cfs: impl IntoIterator<Item = ColumnFamilyDescriptor>,
+        error_if_wal_exists: bool,
+    ) -> Result<Self> {
+        let cfs = cfs.into_iter().map(|mut d| {
+            wrap(&mut d.options.cf, &options.db, 0);
+            d
         });
         let mode = OpenMode { read_only: true, error_if_wal_exists, with_ttl: true };
         open(options, path.as_ref(), cfs.collect(), mode)

@@ -122,7 +122,7 @@ pub(super) enum Left {
     Open,
     /// The last opening had its WALs there. It was closed, and none of them is needed.
     Flushed,
-    /// Somebody else has opened the database since.
+    /// Another process has opened the database since.
     Changed,
     /// There is no such line: an older version wrote the note, or the opening that wrote it was interrupted.
     Unknown,

@@ -109,8 +109,8 @@ pub(crate) fn check(fs: &dyn FileSystem, path: &Path, wal_dir: &Path) -> Result<
     )))
 }
 
-/// Refuses a WAL directory that nobody has claimed and whose WALs are not those of the database in `path`, as far as
-/// its MANIFEST says. RocksDB writes no `WAL_OWNER`, and locks only the database's own directory.
+/// Refuses a WAL directory that no database has claimed and whose WALs are not those of the database in `path`, as far
+/// as its MANIFEST says. RocksDB writes no `WAL_OWNER`, and locks only the database's own directory.
 ///
 /// The WAL that was in use when the MANIFEST got its last edit still exists: its number is below the next file number
 /// of that edit, and it is deleted only when an edit says that it is not needed. If all WALs are older, none is needed;
@@ -380,7 +380,7 @@ pub(crate) fn had_fast_path(fs: &dyn FileSystem, path: &Path) -> Result<bool> {
 /// The same if the directory that it had last cannot be found: it does not exist, cannot be read, or has nothing of
 /// this database. Its device is not mounted, or is mounted elsewhere.
 ///
-/// This is the only case in which the WALs cannot be examined. Only the note of the last opening tells what they are
+/// This is the only case in which the WALs cannot be examined. Only the note of the last opening says what they are
 /// ([`Note::left`]), and only as long as nobody else has opened the database for writing. RocksDB looks for no WALs, so
 /// after it nothing can tell what the directory has: then the database opens, as RocksDB opens it, with a warning.
 fn refuse_if_away(

@@ -1,4 +1,4 @@
-//! What the database tells of its work: lines of the info log, calls of listeners, tickers of jobs.
+//! What the database reports of its work: lines of the info log, calls of listeners, tickers of jobs.
 //!
 //! A listener may use the database, so it is called when no lock is held. Events that happen under a lock are kept in
 //! [`DeferredEvents`] and reported by the next thread that holds none: the write leader after giving up leadership, a

@@ -149,7 +149,7 @@ impl LiveFile {
 }
 
 impl DbInner {
-    /// Numbers from a table's properties; opens the table if nobody did yet.
+    /// Numbers from a table's properties; opens the table if it is not open yet.
     fn numbers_of(&self, cf: &CfData, f: &Arc<FileMeta>) -> Result<TableNumbers> {
         match f.numbers.get() {
             Some(numbers) => Ok(*numbers),

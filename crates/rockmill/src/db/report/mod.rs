@@ -2,7 +2,7 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `events.rs` | who tells listeners, and what goes to LOG |
+//! | `events.rs` | calls of listeners, and lines of LOG |
 //! | `stats.rs`, `stats_text.rs` | what is always counted; its text |
 //! | `properties.rs`, `summary.rs` | properties by name; a database that is not open, in brief |
 //! | `live_files.rs`, `running.rs` | which tables there are; which jobs run |

@@ -1,5 +1,5 @@
 //! Making room: full memtables become immutable, new WALs begin, writers wait or are slowed. Only a leader runs this
-//! code, so nobody writes meanwhile: that of a write group or, if nobody writes, the timer.
+//! code, so there are no other writes meanwhile: that of a write group or, if nobody writes, the timer.
 
 use std::cell::Cell;
 

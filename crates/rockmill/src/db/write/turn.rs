@@ -12,7 +12,7 @@ use crate::sync::thread;
 
 /// How many updates end a turn. Measured with batches of 100 (docs/notebook/benchmarks.md, "Many writers"): with
 /// 50, the 99th percentile fell from 4.0 to 0.8 ms (4 threads) and from 8.4 to 4.6 ms (16) at the same throughput; with
-/// 200 it fell by less. 64 itself was not measured against 50. The schedule explorer has no time for so many writes.
+/// 200 it fell by less. 64 itself was not measured against 50. The schedule explorer has no time for that many writes.
 const UPDATES: u64 = if cfg!(rockmill_shuttle) { 2 } else { 64 };
 
 /// A thread's turn.

@@ -66,7 +66,7 @@ impl BlockFile {
     pub fn len_with_trailer(&self, handle: BlockHandle) -> Result<usize> {
         if handle.end() > self.file.size() {
             return Err(Error::corruption(format!(
-                "{}: block at offset {} of {} bytes ends behind the file's {} bytes",
+                "{}: block at offset {} of {} bytes ends after the file's {} bytes",
                 self.path.display(),
                 handle.offset,
                 handle.size,

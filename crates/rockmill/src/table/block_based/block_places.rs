@@ -105,7 +105,7 @@ impl Offsets {
         Self { len: values.len(), low_bits, low: low.into(), high: high.into(), samples: samples.into() }
     }
 
-    /// Number `i` and the one behind it.
+    /// Number `i` and the one after it.
     #[inline]
     fn pair(&self, i: usize) -> (u64, u64) {
         let sample = self.samples.get(i / SAMPLE).copied().unwrap_or(0) as usize;

@@ -197,7 +197,7 @@ struct Held {
 struct HeldBlock {
     contents: Vec<u8>,
     last_key: Vec<u8>,
-    /// The key behind it; nothing for the table's last block.
+    /// The first key after it; nothing for the table's last block.
     next_key: Option<Vec<u8>>,
 }
 

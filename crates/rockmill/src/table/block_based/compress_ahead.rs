@@ -68,7 +68,7 @@ pub(super) struct Block<'a> {
     pub contents: &'a [u8],
     pub compressed: Option<&'a [u8]>,
     pub last_key: &'a [u8],
-    /// The key behind it; nothing for the table's last block.
+    /// The first key after it; nothing for the table's last block.
     pub next_key: Option<&'a [u8]>,
 }
 

@@ -49,7 +49,7 @@ impl Filter {
         let Self::Partitioned(index, partitions) = self else { return self.may_match(prefix, ikey, cmp) };
         // The partition that contains `ikey` may end before the prefix starts (backwards: start after it ends).
         // Rockmill adds the neighbour's prefix to it, but not every version of RocksDB does, so the neighbour is
-        // queried too. A partition without entries (none of its keys has a prefix) tells nothing about the next one.
+        // queried too. A partition without entries (none of its keys has a prefix) says nothing about the next one.
         let mut at = partition(index, partitions, ikey, cmp);
         let mut neighbours = 0;
         while let Some(filter) = partitions.get(at) {

@@ -87,7 +87,7 @@ impl TableIndex {
         }
         if handle.end() > file_size {
             return Err(bad(format!(
-                "block at offset {} of {} bytes ends behind the file's {file_size} bytes",
+                "block at offset {} of {} bytes ends after the file's {file_size} bytes",
                 handle.offset, handle.size
             )));
         }
@@ -219,7 +219,7 @@ impl TableIndex {
 }
 
 /// The first eight bytes as a big-endian integer, zeros where there are fewer: orders as the bytes do, except that
-/// equal prefixes say nothing.
+/// equal prefixes decide nothing.
 #[inline]
 fn prefix(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {

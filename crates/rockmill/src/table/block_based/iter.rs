@@ -490,7 +490,7 @@ pub struct Cached {
     auto: AutoReadahead,
     /// Bytes that the next automatic read-ahead takes.
     auto_readahead: usize,
-    /// With `async_io`, the read behind the window.
+    /// With `async_io`, the read that follows the window.
     ahead: AsyncReads,
     asked: Option<Asked>,
     seek: Seek,

@@ -439,7 +439,7 @@ impl BlockBasedTable {
         self.range_tombstones.as_ref()
     }
 
-    /// How many entries beside range tombstones the properties count; `None` for a table from before that property.
+    /// How many entries the properties count, range tombstones excluded; `None` for a table from before that property.
     ///
     /// One number, except for tables with range tombstones of RocksDB 5 and early 6: some of those versions counted
     /// them among the entries, and some did not store how many there are.

@@ -1,6 +1,6 @@
 //! Reads one TPH table.
 //!
-//! A lookup asks the range tombstones, then the function, which says which data block of which file has the key's
+//! A lookup checks the range tombstones, then the function, which says which data block of which file has the key's
 //! entries, if any. It reads only that block. Without a function, or if different keys have the same hash, it searches
 //! the files one after another, newest first, and the first that knows the user key decides.
 
@@ -43,7 +43,7 @@ pub(super) struct Piece {
     pub bounds: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What lookups need beside the files.
+/// What lookups need in addition to the files.
 #[derive(Debug)]
 pub(super) struct Held {
     /// `None` where the table has no function.
@@ -357,7 +357,7 @@ impl TphTable {
         self.own().range_tombstones()
     }
 
-    /// How many entries beside range tombstones the table has.
+    /// How many entries the table has, range tombstones not counted.
     pub fn point_entries(&self) -> Option<RangeInclusive<u64>> {
         if !self.has_pieces() {
             return self.own().point_entries();

@@ -39,7 +39,7 @@ struct Held {
     table: BlockAccess,
     handle: BlockHandle,
     kind: BlockKind,
-    /// Its contents; with `stored` empty, the trailer stands behind them.
+    /// Its contents; with `stored` empty, the trailer follows them.
     place: Range<usize>,
     /// The block as it is stored, where that is something else.
     stored: Vec<u8>,
@@ -58,7 +58,7 @@ struct Input<F> {
     held: VecDeque<Held>,
     /// The feed's current block has to be put into the memory.
     waits: Option<(BlockLayout, BlockKind)>,
-    /// What came behind the last block that was put there.
+    /// What came after the last block that was put there.
     failed: Option<Error>,
     ended: bool,
     /// The block before was of the usual layout: the one after it may pass.
@@ -99,12 +99,12 @@ pub(super) struct KernelStream<'a, F> {
     another: bool,
     /// The program's filter keeps it.
     kept: bool,
-    /// Where the program has an order or a loop of its own.
+    /// Set if the program has its own key order or merge loop.
     check: Option<Box<OrderCheck>>,
     state: State,
     /// What the last call ended with.
     status: Status,
-    /// The program is in the ring of the reads: it waits for them, and nobody does here.
+    /// The program is in the ring of the reads: it waits for them, and nothing waits here.
     shares_ring: bool,
     /// The run that it waited for in vain.
     waited: Option<usize>,
@@ -136,7 +136,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
     ) -> std::result::Result<Self, Refusal> {
         let (rules, part) = (&part_job.output.plan.rules, part_job.output.part);
         let (prefixes, passing) = (part_job.prefixes, part_job.passing());
-        // No key at or behind the part's end has a prefix below this.
+        // No key at or after the part's end has a prefix below this.
         let end_prefix = prefixes.of_end(part_job.range, part.end.as_deref());
         let check = binding.order.as_ref().map(|order| Box::new(OrderCheck::new(order, binding, part)));
         let job = Job {
@@ -149,7 +149,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             linear_max: None,
             snapshots: &rules.snapshots,
             pass: passing,
-            // Without the program, a filter is asked about versions that nobody could read.
+            // Without the program, a filter is also asked about versions that no reader can see.
             drop: rules.filter.is_none() || binding.filter.is_some(),
             bottommost: rules.bottommost,
             own_order: binding.own_order,
@@ -247,7 +247,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
             if self.stop.iter().any(|s| s.load(Ordering::Acquire)) {
                 return Err(Error::new(ErrorKind::ShutdownInProgress, "it was stopped"));
             }
-            // What the call before ended with comes behind its records.
+            // What the call before ended with comes after its records.
             match self.status {
                 Status::End => {
                     self.check_end()?;
@@ -389,7 +389,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         }
     }
 
-    /// Looks whether the current entry comes behind the one before, where the program orders in a way of its own.
+    /// Checks that the current entry comes after the one before, if the program has its own key order.
     fn check_order(&mut self) -> Result<()> {
         let Some(mut check) = self.check.take() else { return Ok(()) };
         let key = match self.state {
@@ -406,7 +406,7 @@ impl<'a, F: BlockFeed> KernelStream<'a, F> {
         found.map(drop).map_err(|reason| self.hand_over(reason))
     }
 
-    /// Looks whether all runs stand at or behind the part's end, where the program orders in a way of its own.
+    /// Checks that all runs are at or after the part's end, if the program has its own key order.
     fn check_end(&mut self) -> Result<()> {
         let Some(check) = &self.check else { return Ok(()) };
         if (0..self.inputs.len()).any(|run| self.merge.is_unread(run)) {
@@ -525,7 +525,7 @@ impl<F: BlockFeed> Input<F> {
 }
 
 /// Writes a block of another layout, or whose sequence numbers are another's, as a usual one, without the entries that
-/// come before a user key. Damage comes behind the entries before it.
+/// come before a user key. Damage comes after the entries before it.
 fn rewrite(
     data: &[u8],
     layout: BlockLayout,

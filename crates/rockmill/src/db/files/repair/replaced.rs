@@ -269,7 +269,7 @@ mod tests {
         // A reader still uses 11, so it exists; 14 does not.
         let outputs: &[(u64, &[u64])] = &[(12, &[10, 11]), (13, &[10, 11]), (15, &[12, 14])];
         assert_eq!(of(outputs, &[10, 11, 12, 13, 15], &[]), (vec![], vec![10, 11, 12, 14]));
-        // The later job has not ended, and tells nothing about the earlier one.
+        // The later job has not ended, so it says nothing about the earlier one.
         assert_eq!(of(outputs, &[10, 12, 13, 14, 15], &[]), (vec![15], vec![10, 11]));
     }
 }

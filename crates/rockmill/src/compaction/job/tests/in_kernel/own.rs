@@ -73,7 +73,7 @@ impl CompactionFilterFactory for ExpireLater {
     }
 }
 
-/// What `tests/all.bpf.c` does, and what it leaves to the store's filter: values are changed, and what is behind some
+/// What `tests/all.bpf.c` does, and what it leaves to the store's filter: values are changed, and what follows some
 /// keys is skipped.
 struct Marks;
 
