@@ -33,6 +33,7 @@ use rockmill_format::log::RecoveryMode;
 use crate::db::catalog::column_family::CfData;
 use crate::db::catalog::table_paths::purge_of;
 use crate::db::open::start::{OpenMode, assemble, comparator_to_name, recover, taken_options};
+use crate::db::open::take_over;
 use crate::db::open::wal_owner::{self, Seeker};
 use crate::db::{CfState, Db, DbInner};
 use crate::env::for_database;
@@ -133,6 +134,7 @@ impl Db {
         let fs = &options.db.fs;
         fs.create_dir(own, true).map_err(|e| Error::io(format_args!("cannot create {}", own.display()), &e))?;
         options.db.fs = for_database(fs, own)?;
+        take_over::keep_addresses(&mut options.db, path)?;
         let (options, fs) = (&options, &options.db.fs);
         let purge = Arc::new(PurgeQueue::default());
         let recovered = retry(&mut || recover(&options.db, path, &purge, &wanted, true))?;
@@ -203,7 +205,7 @@ fn retry<T>(f: &mut dyn FnMut() -> Result<T>) -> Result<T> {
 impl Secondary {
     fn new(db: &DbInner, wanted: BTreeMap<String, CfOptions>, recovered: &RecoveredState) -> Self {
         let state = db.state.lock();
-        let mut front = Followed::default();
+        let mut front = Followed::new(&db.front);
         front.raise_bound(recovered.min_log_number_to_keep);
         for c in state.families() {
             front.add_family(c.cf().id, c.cf().cmp.clone(), c.cf().options.load_full(), c.front().log_number());

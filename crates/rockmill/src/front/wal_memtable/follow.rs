@@ -4,24 +4,32 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use rockmill_format::batch::BatchRep;
+use rockmill_format::batch::{self, BatchRep};
+use rockmill_format::log::place::RecordPlace;
 use rockmill_format::log::{DamageKind, LogEvent, LogReader};
 use rockmill_format::{InternalKeyComparator, SequenceNumber, ValueType};
 
 use super::WalMemtable;
-use super::memory::{BufferLimit, FrontMemory};
+use super::memory::{BufferLimit, FrontMemory, IndexTables};
 use super::view::{FrontView, SealedRuns};
+use super::wal::open_values;
 use super::wal_files::wal_numbers;
 use crate::error::{Error, Result};
 use crate::front::entry_of;
 use crate::iter::InternalIterator;
+use crate::memtable::log_values::{LogFile, LoggedBatch};
 use crate::memtable::{MemTable, SealedTable};
 use crate::options::CfOptions;
 use crate::version::LogSource;
 
 /// Data that was read from the logs of a followed database and is in none of its tables.
+///
+/// With index tables, values stay in the logs, which are kept open as long as a memtable has addresses in them: the
+/// primary may delete them. Those of recycled files are in memory, since the primary may overwrite such files.
 #[derive(Default)]
 pub(crate) struct Followed {
+    /// How values that stay in logs are indexed, if they do.
+    index: Option<IndexTables>,
     families: BTreeMap<u32, FollowedFamily>,
     /// How far each log was read.
     read: BTreeMap<u64, ReadLog>,
@@ -30,7 +38,7 @@ pub(crate) struct Followed {
 }
 
 /// How far a log was read.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct ReadLog {
     /// Where the last record that was applied ends.
     end: u64,
@@ -38,6 +46,8 @@ struct ReadLog {
     recycled: bool,
     /// The last update that was applied.
     last_sequence: SequenceNumber,
+    /// The open file, if values stay there.
+    values: Option<Arc<LogFile>>,
 }
 
 /// Where reading a log stopped.
@@ -69,6 +79,11 @@ struct FollowedFamily {
 }
 
 impl Followed {
+    /// Of a database whose values stay in logs as the options of `front` say.
+    pub fn new(front: &WalMemtable) -> Self {
+        Self { index: front.memory().index().copied(), ..Self::default() }
+    }
+
     /// Adds a column family for which logs below `log_number` hold nothing.
     pub fn add_family(&mut self, id: u32, cmp: InternalKeyComparator, options: Arc<CfOptions>, log_number: u64) {
         let family = FollowedFamily {
@@ -187,7 +202,7 @@ impl Followed {
 
     fn read_log_on(&mut self, front: &WalMemtable, number: u64) -> Result<Progress> {
         let path = front.log_path(number);
-        let mut log = self.read.get(&number).copied().unwrap_or_default();
+        let mut log = self.read.get(&number).cloned().unwrap_or_default();
         let source = match LogSource::open(&*front.fs, &path, log.end) {
             Ok(source) => source,
             // The MANIFEST need not have grown: for an idle column family it names older logs than are needed.
@@ -207,12 +222,25 @@ impl Followed {
                 return Ok(Progress::Damaged(log.end, error));
             }
             match event {
-                LogEvent::Record { .. } => {
+                LogEvent::Record { offset } => {
+                    if self.index.is_some() && log.values.is_none() && !reader.is_recycled() {
+                        match open_values(&*front.fs, &path, number, false) {
+                            Ok(file) => log.values = Some(file),
+                            Err(e) if e.is_missing_file() => return Ok(Progress::Gone),
+                            Err(e) => return Err(e),
+                        }
+                    }
+                    let at = log.values.as_ref().map(|file| LoggedBatch {
+                        log: Arc::clone(file),
+                        record: RecordPlace { start: offset, recyclable: false },
+                        base: batch::HEADER_LEN as u64,
+                    });
                     let last;
-                    (record, last) = self.apply_batch(number, record).map_err(|e| Error::format(&path, &e))?;
-                    let last_sequence = log.last_sequence.max(last);
-                    log = ReadLog { end: reader.offset(), recycled: reader.is_recycled(), last_sequence };
-                    self.read.insert(number, log);
+                    let applied = self.apply_batch(number, record, at.as_ref());
+                    (record, last) = applied.map_err(|e| Error::format(&path, &e))?;
+                    log.last_sequence = log.last_sequence.max(last);
+                    (log.end, log.recycled) = (reader.offset(), reader.is_recycled());
+                    self.read.insert(number, log.clone());
                 }
                 // The primary is writing here, or the rest is from an earlier log: new records are read next time.
                 LogEvent::End { .. }
@@ -235,8 +263,14 @@ impl Followed {
         }
     }
 
-    /// Applies a record of log `number`, and gives its buffer back, and the number of its last update.
-    fn apply_batch(&mut self, number: u64, record: Vec<u8>) -> rockmill_format::Result<(Vec<u8>, SequenceNumber)> {
+    /// Applies a record of log `number`, and gives its buffer back, and the number of its last update. `at`: where it
+    /// is, if its values stay there.
+    fn apply_batch(
+        &mut self,
+        number: u64,
+        record: Vec<u8>,
+        at: Option<&LoggedBatch>,
+    ) -> rockmill_format::Result<(Vec<u8>, SequenceNumber)> {
         let batch = BatchRep::from_bytes(record)?;
         // The whole batch is checked before any of it is applied.
         for r in batch.iter() {
@@ -248,7 +282,8 @@ impl Followed {
             if let Some(family) = self.families.get_mut(&id)
                 && family.log_number <= number
             {
-                family.memtable(number).add(seq, t, key, value);
+                let at = at.and_then(|at| at.value(&batch, value));
+                family.memtable(number, self.index).add_logged(seq, t, key, value, at);
             }
             seq += 1;
         }
@@ -260,37 +295,36 @@ impl Followed {
     pub fn publish(&mut self, id: u32) -> Option<(FrontView, u64)> {
         let family = self.families.get_mut(&id)?;
         (family.tables_changed, family.unpublished) = (false, false);
-        Some((family.view(), family.log_number))
+        Some((family.view(self.index), family.log_number))
     }
 }
 
 impl FollowedFamily {
     /// The memtable for an entry of log `log`.
-    fn memtable(&mut self, log: u64) -> Arc<MemTable> {
+    fn memtable(&mut self, log: u64, index: Option<IndexTables>) -> Arc<MemTable> {
         if let Some((its, newest)) = self.memtables.last()
             && *its == log
             && (self.unpublished || !self.tables_changed)
         {
             return Arc::clone(newest);
         }
-        let fresh = self.fresh();
+        let fresh = self.fresh(index);
         self.memtables.push((log, Arc::clone(&fresh)));
         self.unpublished = true;
         fresh
     }
 
-    fn fresh(&mut self) -> Arc<MemTable> {
+    fn fresh(&mut self, index: Option<IndexTables>) -> Arc<MemTable> {
         self.newest_id += 1;
-        // Not charged: nothing here could flush memory that a write buffer manager counts.
-        FrontMemory::default().memtable(self.newest_id, &self.cmp, &self.options)
+        FrontMemory::of_reader(index).memtable(self.newest_id, &self.cmp, &self.options)
     }
 
-    fn view(&mut self) -> FrontView {
+    fn view(&mut self, index: Option<IndexTables>) -> FrontView {
         let mut all = self.memtables.iter().rev().map(|(_, mem)| Arc::clone(mem));
         let limit = BufferLimit::of(None, &self.options);
         match all.next() {
             Some(newest) => FrontView::new(newest, all.map(SealedTable::Plain).collect(), limit),
-            None => FrontView::new(self.fresh(), Vec::new(), limit),
+            None => FrontView::new(self.fresh(index), Vec::new(), limit),
         }
     }
 }

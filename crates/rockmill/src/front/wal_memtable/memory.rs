@@ -78,6 +78,11 @@ impl FrontMemory {
         Self { manager, pool: Some(pool), index: IndexTables::of(options) }
     }
 
+    /// The memory of those who only read logs. It is charged nowhere: nothing could flush it.
+    pub(super) fn of_reader(index: Option<IndexTables>) -> Self {
+        Self { index, ..Self::default() }
+    }
+
     /// How values that stay in the log are indexed, if they do.
     pub fn index(&self) -> Option<&IndexTables> {
         self.index.as_ref()

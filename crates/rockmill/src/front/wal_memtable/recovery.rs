@@ -320,8 +320,11 @@ impl WalMemtable {
                 }
             }
             if action == RecoveryAction::Replay {
-                // For a reader, the files belong to another process, which may overwrite them with other logs.
-                if self.memory.index().is_some() && plan.flush_full && values.is_none() {
+                // For a reader, the files belong to another process. It may overwrite recycled ones with other logs. It
+                // may delete any others, which stay readable once they are open. If it cuts off what it never
+                // acknowledged, the reader has an address of nothing, and gets an error where it would see that value.
+                let stays = plan.flush_full || !reader.is_recycled();
+                if self.memory.index().is_some() && stays && values.is_none() {
                     values = Some(open_values(&*self.fs, &path, number, reader.is_recycled())?);
                 }
                 let at = match (&event, &values) {
