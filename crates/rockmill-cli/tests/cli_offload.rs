@@ -172,7 +172,7 @@ fn a_worker_that_is_killed_costs_nothing_but_time() {
 fn what_is_not_safe_is_refused() {
     let s = Sandbox::new();
     s.run(&["worker", "--listen", "0.0.0.0:0"]).fails(2, &["without secrets"]);
-    s.run(&["worker", "--listen", "nowhere"]).fails(2, &["no address"]);
+    s.run(&["worker", "--listen", "nowhere"]).fails(2, &["not an address"]);
     s.file("secrets", "self DHHC-1:00:nonsense:\n");
     s.run(&["worker", "--listen", "127.0.0.1:0", "--secrets", "secrets"]).fails(2, &["others may read", "chmod 600"]);
     filled(&s, "db");
