@@ -456,6 +456,20 @@ fn df_leveled_writes_less_at_a_sustained_rate() {
     }
 }
 
+/// The paper's merges of extra runs at once: fewer sorted runs for more bytes, at a sustained rate.
+#[test]
+fn merges_at_once_write_more_and_leave_fewer_runs() {
+    let with = |at_once: bool| {
+        let mut s = Settings { data_bytes: 3 << 30, threads: 4, ingest_rate: 60 << 20, ..small("df-leveled") };
+        s.options.compaction_downforce_merge_at_once = at_once;
+        of(&s)
+    };
+    let (usual, at_once) = (with(false), with(true));
+    let (a, b) = (at_once.write_amplification(), usual.write_amplification());
+    println!("at once {a:.2} bytes for each, {:.1} runs; usually {b:.2}, {:.1}", at_once.runs, usual.runs);
+    assert!(a > 1.1 * b && at_once.runs < usual.runs, "{a} {b}, {} {}", at_once.runs, usual.runs);
+}
+
 /// Small memtables and a trigger of 2 make more runs than the levels can take: the runs of the last level are merged by
 /// size, not all into one.
 #[test]
