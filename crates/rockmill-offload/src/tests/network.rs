@@ -225,17 +225,18 @@ fn a_job_whose_connections_are_cut_goes_on_and_writes_the_same_tables() {
     }
 }
 
-/// Cuts again and again, each after some more bytes.
+/// Cuts again and again, each after some more bytes. One write at a time, so that each connection has room for one.
 #[test]
 fn a_job_goes_on_through_many_cuts_as_long_as_it_gets_on() {
     let base = Base::new();
     let (of_host, of_worker) = secrets();
-    let worker = worker(WorkerConfig { secrets: Some(of_worker), ..WorkerConfig::default() });
+    let worker = WorkerConfig { secrets: Some(of_worker), engine: MergeEngine::Pread, ..WorkerConfig::default() };
+    let worker = super::worker(worker);
     let with = |rules: Rules| {
         let front = Front::before(worker.address(), rules, None);
         base.run(WorkersConfig { secrets: Some(of_host.clone()), ..config(&[front.address]) })
     };
-    let done = with(Rules { bytes_max: 400 << 10, ..PDUS });
+    let done = with(Rules { bytes_max: 300 << 10, ..PDUS });
     assert_eq!((done.elsewhere, done.returned), (1, 0), "{}", done.log);
     let counters = worker.counters();
     assert!(counters.reconnects > 1, "{counters:?}");
