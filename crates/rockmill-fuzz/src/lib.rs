@@ -7,6 +7,7 @@
 
 #[path = "../../rockmill/tests/compat/archive.rs"]
 pub mod archive;
+pub mod control;
 pub mod copies;
 pub mod crafted;
 pub mod database;
@@ -26,7 +27,7 @@ pub mod seeds;
 pub type Body = fn(&[u8]);
 
 /// Every target: its name, which is also that of its corpus, and its function.
-pub const TARGETS: [(&str, Body); 29] = [
+pub const TARGETS: [(&str, Body); 31] = [
     ("footer", decoders::footer),
     ("block", decoders::block),
     ("filter", decoders::filter),
@@ -53,6 +54,8 @@ pub const TARGETS: [(&str, Body); 29] = [
     ("nvme_initiator", nvme::initiator_script),
     ("nvme_host", nvme::host_script),
     ("nvme_auth", nvme::auth),
+    ("control_message", control::message),
+    ("control_channel", control::channel),
     ("tombstones", crafted::tombstones),
     ("operands", crafted::operands),
     ("database", database::mutated),

@@ -7,7 +7,7 @@ use rockmill_format::footer::{BLOCK_TRAILER_LEN, FOOTER_LEN_MAX};
 use rockmill_format::log::{LogEvent, LogReader};
 use rockmill_format::{InternalKey, ValueType};
 
-use crate::{fixtures, job_specs, nvme, pieces};
+use crate::{control, fixtures, job_specs, nvme, pieces};
 
 /// Records of a log.
 fn records(bytes: &[u8]) -> Vec<Vec<u8>> {
@@ -65,6 +65,7 @@ pub fn of(target: &str) -> Vec<Vec<u8>> {
             meta.chain(backup_meta()).collect()
         }
         "nvme_pdu" | "nvme_target" | "nvme_initiator" | "nvme_host" | "nvme_auth" => nvme::seeds(target),
+        "control_message" | "control_channel" => control::seeds(target),
         "properties" | "block" | "filter" => blocks(target),
         "compression" => compressed(),
         _ => (0..20u64).map(|n| n.to_le_bytes().to_vec()).collect(),

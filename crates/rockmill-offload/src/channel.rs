@@ -217,7 +217,7 @@ impl Channel {
     }
 
     /// Bytes of memory for what was received.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "internals"))]
     pub fn memory(&self) -> usize {
         self.received.capacity()
     }

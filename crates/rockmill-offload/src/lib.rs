@@ -45,6 +45,9 @@ mod check;
 mod device;
 mod external;
 mod host;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod hostile;
 pub mod lease;
 mod message;
 mod metrics;

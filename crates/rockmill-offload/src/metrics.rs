@@ -78,6 +78,7 @@ impl Collector for WorkerMetrics {
             ("round_trips", "Times that jobs waited for an answer of their devices", c.round_trips),
             ("sent_bytes", "Bytes sent to devices of jobs", c.sent_bytes),
             ("received_bytes", "Bytes received from devices of jobs", c.received_bytes),
+            ("reconnects", "Times that a job's device was connected to again", c.reconnects),
         ];
         for (name, help, value) in counters {
             let name = format!("rockmill_worker_{name}");

@@ -1,5 +1,7 @@
 //! Both sides in one process, over sockets; and what comes of a worker that does what it should not.
 
+#[allow(dead_code, reason = "tests of other crates use it, too")]
+mod between;
 mod connections;
 mod databases;
 mod external;
@@ -7,6 +9,7 @@ mod leases;
 mod messages;
 #[cfg(feature = "nats")]
 mod nats;
+mod network;
 mod pools;
 #[cfg(any(feature = "tls", feature = "nats"))]
 mod remembers;

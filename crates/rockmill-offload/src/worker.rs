@@ -110,6 +110,8 @@ pub struct WorkerCounters {
     pub sent_bytes: u64,
     /// Bytes received from devices.
     pub received_bytes: u64,
+    /// How often a device was connected to again, after a connection was lost.
+    pub reconnects: u64,
 }
 
 /// The counters, being counted.
@@ -127,6 +129,7 @@ struct Counted {
     round_trips: AtomicU64,
     sent_bytes: AtomicU64,
     received_bytes: AtomicU64,
+    reconnects: AtomicU64,
 }
 
 fn count(counter: &AtomicU64, n: u64) {
@@ -314,6 +317,7 @@ impl Shared {
             round_trips: read(&c.round_trips),
             sent_bytes: read(&c.sent_bytes),
             received_bytes: read(&c.received_bytes),
+            reconnects: read(&c.reconnects),
         }
     }
 
@@ -616,6 +620,7 @@ impl Shared {
         count(&c.round_trips, went.round_trips);
         count(&c.sent_bytes, went.sent_bytes);
         count(&c.received_bytes, went.received_bytes);
+        count(&c.reconnects, device.reconnects());
         let usage = RemoteUsage {
             cpu_micros: result.outcome.as_ref().map_or(0, |made| made.stats.cpu_micros),
             round_trips: went.round_trips,

@@ -10,18 +10,20 @@
 //! ```text
 //!  offset 0                              outputs_at
 //!  | input | pad | input | pad | ...     | room for output 0 | room for output 1 | ...
-//!    read only                             from front to back, once; cannot be read
+//!    read only                             from front to back; cannot be read
 //! ```
 //!
 //! Outputs are the final table files, so nothing is copied. The device holds them under a lock that every write takes.
 //! [`JobDevice::fence`] removes them permanently: when it returns, no write is in progress, and later writes find no
 //! file. A file cannot be put back.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rockmill_format::checksum::crc32c;
 use rockmill_io::{FileExtent, RandomAccessFile, WritableFile};
 
 use crate::error::Result;
@@ -30,6 +32,9 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Block size of a device in bytes: offsets and lengths are multiples of it.
 pub const DEVICE_BLOCK: usize = 4096;
+/// Writes that a device remembers, so that a worker that lost its connection can issue them again: as many as a queue
+/// can have outstanding (`TargetConfig::queue_entries_max` of `rockmill-nvme`).
+const REMEMBERED_WRITES: usize = 128;
 
 /// Sends compactions to other machines.
 pub trait CompactionWorkers: Send + Sync + fmt::Debug {
@@ -226,6 +231,16 @@ pub struct JobDevice {
 struct Written {
     outputs: Vec<Output>,
     bytes: u64,
+    /// The last writes, oldest first.
+    last: VecDeque<WriteDone>,
+}
+
+/// A write that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct WriteDone {
+    offset: u64,
+    len: u64,
+    checksum: u32,
 }
 
 #[derive(Debug)]
@@ -289,7 +304,7 @@ impl JobDevice {
         create: CreateOutput,
     ) -> Self {
         let output = |&number: &u64| Output { number, file: None, last: Vec::new(), taken: 0 };
-        let written = Written { outputs: numbers.iter().map(output).collect(), bytes: 0 };
+        let written = Written { outputs: numbers.iter().map(output).collect(), bytes: 0, last: VecDeque::new() };
         Self {
             inputs,
             outputs_at,
@@ -392,7 +407,9 @@ impl JobDevice {
         Ok(())
     }
 
-    /// Appends whole blocks to one output: `offset` is where the last write to it ended.
+    /// Appends whole blocks to one output: `offset` is where the last write to it ended. One of the last writes that
+    /// comes once more, with the same bytes, succeeds and changes nothing: a worker whose connection was lost does not
+    /// know which of its writes were taken.
     ///
     /// # Errors
     /// The device is fenced, the range is invalid, there is no more room, or the file system failed.
@@ -404,6 +421,7 @@ impl JobDevice {
         if let Some(pace) = self.pace.as_ref().filter(|_| !self.is_fenced()) {
             pace.write(len);
         }
+        let done = WriteDone { offset, len, checksum: crc32c(data) };
         // Held during the write, so that a fence waits for it.
         let mut open = self.open.lock();
         let written = open.as_mut().ok_or_else(fenced)?;
@@ -413,6 +431,9 @@ impl JobDevice {
         let (index, at) = (place / self.output_bytes, place % self.output_bytes);
         let output = usize::try_from(index).ok().and_then(|i| written.outputs.get_mut(i));
         let output = output.ok_or_else(|| invalid("a write behind the end"))?;
+        if at < output.taken && written.last.contains(&done) {
+            return Ok(());
+        }
         if at != output.taken || self.output_bytes - at < len {
             return Err(invalid("a write to an output that is not where the last one ended, or behind its room"));
         }
@@ -430,6 +451,10 @@ impl JobDevice {
         output.last.extend_from_slice(last);
         output.taken += len;
         written.bytes += len;
+        if written.last.len() == REMEMBERED_WRITES {
+            written.last.pop_front();
+        }
+        written.last.push_back(done);
         Ok(())
     }
 
@@ -560,6 +585,53 @@ mod tests {
             output.finish(size).unwrap();
             assert_eq!(fs.read_to_vec(&path).unwrap(), vec![3; size as usize]);
         }
+    }
+
+    #[test]
+    fn a_write_that_comes_once_more_is_done_already() {
+        let fs = MemFileSystem::new();
+        let device = device(&fs);
+        let blocks = |n: usize, byte: u8| vec![byte; n * DEVICE_BLOCK];
+        let at = |output: u64, block: u64| (3 + 4 * output + block) * BLOCK;
+        device.write(at(0, 0), &blocks(2, 1)).unwrap();
+        device.write(at(0, 2), &blocks(1, 2)).unwrap();
+        device.write(at(1, 0), &blocks(2, 3)).unwrap(); // and now there is no more room
+        for _ in 0..2 {
+            device.write(at(0, 0), &blocks(2, 1)).unwrap();
+            device.write(at(0, 2), &blocks(1, 2)).unwrap();
+            device.write(at(1, 0), &blocks(2, 3)).unwrap();
+        }
+        // Not the same place, length or bytes.
+        device.write(at(0, 1), &blocks(2, 1)).unwrap_err();
+        device.write(at(0, 0), &blocks(1, 1)).unwrap_err();
+        device.write(at(0, 0), &blocks(2, 4)).unwrap_err();
+        device.write(at(0, 2), &blocks(1, 1)).unwrap_err();
+        let outputs = device.fence();
+        // What is fenced is refused, also if it was taken before.
+        assert_eq!(device.write(at(0, 0), &blocks(2, 1)).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        let wanted = [[blocks(2, 1), blocks(1, 2)].concat(), blocks(2, 3)];
+        for (output, wanted) in outputs.into_iter().zip(wanted) {
+            let path = Path::new("/db").join(output.number.to_string());
+            output.finish(wanted.len() as u64).unwrap();
+            assert!(fs.read_to_vec(&path).unwrap() == wanted);
+        }
+    }
+
+    #[test]
+    fn only_the_last_writes_are_remembered() {
+        let fs = MemFileSystem::new();
+        fs.create_dir(Path::new("/db"), true).unwrap();
+        let files = fs.clone();
+        let create = move |number: u64| files.create(&Path::new("/db").join(number.to_string()), Default::default());
+        let device = JobDevice::new(Vec::new(), 0, &[41], 1 << 30, 1 << 30, Box::new(create));
+        let block = [5; DEVICE_BLOCK];
+        for i in 0..=REMEMBERED_WRITES as u64 {
+            device.write(i * BLOCK, &block).unwrap();
+        }
+        device.write(BLOCK, &block).unwrap();
+        device.write(0, &block).unwrap_err();
+        let written = device.open.lock().as_ref().map(|written| written.last.len());
+        assert_eq!(written, Some(REMEMBERED_WRITES));
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! run records this traffic. Then the job runs once for each recorded point and each side: the proxy kills the side
 //! when it has received that point's data, before it forwards it.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -328,6 +330,96 @@ fn a_host_that_is_killed_at_any_step_loses_and_leaves_nothing() {
         assert!(log(&base.s, "db").contains("Done by worker"), "{what}: {}", log(&base.s, "db"));
         base.check("db", &what);
     }
+}
+
+/// What the host's directory shows between a worker's result and its commit.
+#[derive(Debug, Clone, Copy)]
+enum Sign {
+    /// So many outputs have their final length: the host took them away from the worker, and checks them.
+    Finished(usize),
+    /// The manifest has grown: the result is committed, and the inputs are to be deleted.
+    Committed,
+}
+
+/// The files of a directory, with their lengths.
+fn lengths(dir: &Path) -> BTreeMap<PathBuf, u64> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?.len()))).collect()
+}
+
+impl Sign {
+    fn is_there(self, dir: &Path, before: &BTreeMap<PathBuf, u64>) -> bool {
+        let now = lengths(dir);
+        let named = |path: &Path, part: &str| path.file_name().is_some_and(|n| n.to_string_lossy().contains(part));
+        match self {
+            // A worker writes whole blocks.
+            Self::Finished(count) => {
+                let outputs = now.iter().filter(|(path, length)| named(path, ".sst") && *length % 4096 != 0);
+                outputs.filter(|(path, _)| before.get(*path).is_none_or(|old| old % 4096 == 0)).count() >= count
+            }
+            Self::Committed => now
+                .iter()
+                .any(|(path, length)| named(path, "MANIFEST-") && before.get(path).is_some_and(|b| b < length)),
+        }
+    }
+}
+
+/// The worker is done, and the host dies before or just after it has committed: the next open removes what is left.
+#[test]
+fn a_host_that_is_killed_between_a_result_and_its_commit_loses_and_leaves_nothing() {
+    let base = Base::new();
+    let worker = Worker::start(base.s.dir.path(), &["--jobs", "2"]);
+    let compact = |workers: &str| {
+        let args = ["compact", "db", "--worker-input-min", "0", "--target-file-size", "100K", "--compaction-workers"];
+        let mut command = Command::new(ROCKMILL);
+        command.args(args).arg(workers).current_dir(base.s.dir.path());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command starts")
+    };
+    base.copy("db");
+    assert!(compact(&worker.address).wait().expect("it ends").success());
+    let outputs = base.s.files("db", ".sst").len();
+    let inputs = base.s.files("base", ".sst").len();
+    assert!(outputs > 3, "{outputs} outputs");
+    let (mut before_commit, mut killed) = (0, 0);
+    for sign in (1..=outputs).map(Sign::Finished).chain([Sign::Committed]) {
+        let what = format!("the host was killed at {sign:?}");
+        let victim = Victim::default();
+        let (dir, theirs) = (base.s.path("db"), Arc::clone(&victim));
+        let watches: Box<dyn FnOnce() + Send> = Box::new(move || {
+            let before = lengths(&dir);
+            thread::spawn(move || {
+                // As often as possible: the time between two signs is short.
+                while !sign.is_there(&dir, &before) {
+                    let mut child = theirs.lock().expect("no panic");
+                    if child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
+                        return;
+                    }
+                }
+                kills(&theirs)();
+            });
+        });
+        let point = Some(Point::Message(DONE));
+        let course = Arc::new(Course { point, act: Mutex::new(Some(watches)), ..Course::default() });
+        base.copy("db");
+        *victim.lock().expect("no panic") = Some(compact(&proxy(&worker.address, &course).to_string()));
+        killed += u32::from(!ended(&victim));
+        assert!(course.acted.load(Ordering::Acquire), "{what}: there was no result");
+        let left = base.s.files("db", ".sst").len();
+        let mut options = Options::default();
+        options.set_disable_auto_compactions(true);
+        let db = Db::open(&options, base.s.path("db")).expect("it opens");
+        let live = db.live_files().expect("its tables").len();
+        drop(db);
+        before_commit += u32::from(live == inputs && left > inputs);
+        base.check("db", &what);
+        // The next host gets the job done.
+        let mut next = compact(&worker.address);
+        assert!(next.wait().expect("it ends").success(), "{what}: the next compaction failed");
+        base.check("db", &what);
+    }
+    // The last one may have ended by itself.
+    assert!(killed as usize >= outputs, "{killed} of {} were killed", outputs + 1);
+    assert!(before_commit > 1, "{before_commit} of {outputs} were killed before the commit, with outputs left");
 }
 
 /// From some point on, nothing is forwarded between both sides. The host abandons the job and does it itself. The

@@ -114,6 +114,31 @@ impl HostError {
             _ => None,
         }
     }
+
+    /// True if the connection was lost: by the network, by an end that the peer gave no reason for, or by silence.
+    /// Connecting anew may help. Nonsense and damage on the wire are no loss.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        use io::ErrorKind::{
+            BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkDown,
+            NetworkUnreachable, NotConnected, TimedOut, UnexpectedEof, WriteZero,
+        };
+        let Self::Io(e) = self else { return false };
+        matches!(
+            e.kind(),
+            BrokenPipe
+                | ConnectionAborted
+                | ConnectionRefused
+                | ConnectionReset
+                | HostUnreachable
+                | NetworkDown
+                | NetworkUnreachable
+                | NotConnected
+                | TimedOut
+                | UnexpectedEof
+                | WriteZero
+        )
+    }
 }
 
 /// The host's identity, the subsystem that it connects to, and its queue settings.
@@ -716,6 +741,12 @@ impl<L: Link> Io<L> {
     pub fn ended_reusing(&mut self, what: &'static str, id: u16) -> Option<Result<Vec<u8>, HostError>> {
         let done = self.link.queue().take(id)?;
         Some(success(what, done).map(|done| if done.data.is_empty() { done.sent } else { done.data }))
+    }
+
+    /// Takes back the memory of a started command that has not ended, because the connection was lost: for a command on
+    /// another one. Data that was sent in the capsule is gone.
+    pub fn take_back(&mut self, id: u16) -> Option<Vec<u8>> {
+        self.link.queue().take_back(id)
     }
 
     /// Blocks of one command.

@@ -332,6 +332,17 @@ impl Queue {
         }
     }
 
+    /// Takes back the memory of an outstanding command, whose connection was lost: its data to the controller, unless
+    /// they were sent in the capsule, or the memory for data from it.
+    pub fn take_back(&mut self, id: u16) -> Option<Vec<u8>> {
+        let slot = self.slots.get_mut(usize::from(id)).filter(|s| matches!(s, Slot::Pending(_)))?;
+        match std::mem::replace(slot, Slot::Free) {
+            Slot::Pending(pending) if pending.outgoing.is_empty() => Some(pending.incoming),
+            Slot::Pending(pending) => Some(pending.outgoing),
+            _ => None,
+        }
+    }
+
     /// Takes bytes from the controller. Returns how many were taken: all, unless the connection ended.
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;

@@ -1,17 +1,19 @@
 //! A host over TCP.
 
 use std::io::{self, ErrorKind};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rockmill_io::Clock;
 
-use super::{ClientTls, Stream};
+use super::cutter::Cuttable;
+use super::{ClientTls, Cutter, Stream};
 use crate::initiator::{Admin, Controller, HostConfig, HostError, Io, Link, Queue, QueueConfig};
+use crate::status::Status;
 
 /// Time limit for a TCP connection. It cannot be cut before it is open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -23,6 +25,10 @@ const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 const POLL: Duration = Duration::from_millis(200);
 /// How long a write waits before the host reads what has arrived: the peer may not read until then.
 const WRITE_PATIENCE: Duration = Duration::from_millis(20);
+/// How often it is checked whether a wait for the next attempt to connect was cut.
+const WAIT_POLL: Duration = Duration::from_millis(20);
+/// The answer to a Keep Alive may take this long, however short the timeout is.
+const KEEP_ALIVE_MIN: Duration = Duration::from_secs(1);
 /// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
 
@@ -66,54 +72,6 @@ impl Counted {
     }
 }
 
-/// Ends the connections of a host while other threads use or open them: their pending and later calls fail. Clones
-/// share the connections.
-#[derive(Debug, Clone, Default)]
-pub struct Cutter(Arc<Mutex<Connections>>);
-
-#[derive(Debug, Default)]
-struct Connections {
-    sockets: Vec<TcpStream>,
-    is_cut: bool,
-    limit: Option<Duration>,
-}
-
-impl Cutter {
-    /// Sets the time, on the host's monotonic clock, after which calls on the connections fail: for example while they
-    /// are being opened. `None` removes the limit.
-    pub fn set_limit(&self, at: Option<Duration>) {
-        self.0.lock().limit = at;
-    }
-
-    /// Ends the connections. No more can be opened.
-    pub fn cut(&self) {
-        let mut connections = self.0.lock();
-        connections.is_cut = true;
-        for socket in connections.sockets.drain(..) {
-            let _ = socket.shutdown(Shutdown::Both); // an error means that it is closed already
-        }
-    }
-
-    fn is_cut(&self) -> bool {
-        self.0.lock().is_cut
-    }
-
-    /// The time left until the limit.
-    fn left(&self, now: Duration) -> Duration {
-        self.0.lock().limit.map_or(Duration::MAX, |limit| limit.saturating_sub(now))
-    }
-
-    /// Takes a connection before anything is sent on it.
-    fn take(&self, socket: &TcpStream) -> io::Result<()> {
-        let mut connections = self.0.lock();
-        if connections.is_cut {
-            return Err(io::Error::new(ErrorKind::ConnectionAborted, "the connection is no longer wanted"));
-        }
-        connections.sockets.push(socket.try_clone()?);
-        Ok(())
-    }
-}
-
 fn late(what: &str) -> io::Error {
     io::Error::new(ErrorKind::TimedOut, what.to_owned())
 }
@@ -127,10 +85,18 @@ pub struct TcpLink {
     clock: Arc<dyn Clock>,
     counted: Arc<Counted>,
     cutter: Option<Cutter>,
+    /// Its place in the cutter.
+    _cuttable: Option<Cuttable>,
     /// Answers that had arrived when the current wait began.
     answers: u64,
     /// When the current wait began: each answer begins a new one.
     waits_since: Duration,
+    /// Time limit for each answer without its data.
+    answer_timeout: Duration,
+    /// The number of its host's association.
+    association: u64,
+    /// Set when more answers than these have come: the association was of use.
+    useful: Option<(u64, Arc<AtomicBool>)>,
 }
 
 impl TcpLink {
@@ -151,9 +117,7 @@ impl TcpLink {
             left => Ok(left),
         };
         let socket = TcpStream::connect_timeout(&address, within(CONNECT_TIMEOUT)?)?;
-        if let Some(cutter) = cutter {
-            cutter.take(&socket)?;
-        }
+        let cuttable = cutter.map(|cutter| cutter.take(&socket)).transpose()?;
         socket.set_nodelay(true)?;
         let is_cut = || cutter.is_some_and(Cutter::is_cut);
         let mut stream = match tls {
@@ -163,8 +127,26 @@ impl TcpLink {
         stream.set_read_timeout(POLL)?;
         stream.socket().set_write_timeout(Some(WRITE_PATIENCE))?;
         let (queue, buffer, waits_since) = (Queue::new(config), vec![0; READ_BYTES], now());
-        let cutter = cutter.cloned();
-        Ok(Self { stream, queue, buffer, clock, counted: Arc::default(), cutter, answers: 0, waits_since })
+        Ok(Self {
+            stream,
+            queue,
+            buffer,
+            clock,
+            counted: Arc::default(),
+            cutter: cutter.cloned(),
+            _cuttable: cuttable,
+            answers: 0,
+            waits_since,
+            answer_timeout: ANSWER_TIMEOUT,
+            association: 0,
+            useful: None,
+        })
+    }
+
+    /// The number of the association with the controller that it belongs to, for [`TcpHost::reconnect`].
+    #[must_use]
+    pub fn association(&self) -> u64 {
+        self.association
     }
 
     /// Fails if the controller is late: it must answer one of the outstanding commands within a time that depends on
@@ -172,7 +154,7 @@ impl TcpLink {
     fn check_time(&self, what: &str) -> io::Result<()> {
         let now = self.now();
         let seconds = self.queue.outstanding_bytes() / BYTES_PER_SECOND_MIN;
-        if now.saturating_sub(self.waits_since) > ANSWER_TIMEOUT + Duration::from_secs(seconds) {
+        if now.saturating_sub(self.waits_since) > self.answer_timeout + Duration::from_secs(seconds) {
             return Err(late(what));
         }
         match self.cutter.as_ref().is_some_and(|cutter| cutter.left(now).is_zero()) {
@@ -193,6 +175,11 @@ impl TcpLink {
             n => {
                 self.counted.received_bytes.fetch_add(n as u64, Ordering::Relaxed);
                 self.queue.receive(&self.buffer[..n]);
+                if let Some((before, useful)) = &self.useful
+                    && self.queue.answers() > *before
+                {
+                    useful.store(true, Ordering::Relaxed);
+                }
                 if self.queue.end().is_some() {
                     // Tells the peer why, if possible. The caller gets the original error.
                     let _ = self.stream.write(self.queue.output());
@@ -265,17 +252,67 @@ impl Link for TcpLink {
     }
 }
 
+/// How a host connects to a controller again whose connections were lost, and when it gives up.
+#[derive(Debug, Clone, Copy)]
+pub struct Reconnect {
+    /// It gives up after this time without success (Linux: `ctrl_loss_tmo`).
+    pub loss_timeout: Duration,
+    /// It waits this long before each attempt (Linux: `reconnect_delay`).
+    pub delay: Duration,
+    /// It gives up after this many associations in a row without an answer to a command of an I/O queue.
+    pub useless_max: u32,
+    /// It also tries again while nobody listens at the address.
+    pub while_refused: bool,
+}
+
+impl Reconnect {
+    /// True if another attempt may succeed after this error.
+    #[must_use]
+    pub fn may_pass(&self, e: &HostError) -> bool {
+        let refused = matches!(e, HostError::Io(e) if e.kind() == ErrorKind::ConnectionRefused);
+        // The controllers of lost connections end when their hosts have been silent for too long.
+        let is_full = e.status() == Some(Status::CONNECT_CONTROLLER_BUSY);
+        is_full || e.is_lost() && (self.while_refused || !refused)
+    }
+}
+
 /// A controller over TCP: its admin queue, kept alive by a thread, and its I/O queues.
+///
+/// The admin queue and the I/O queues that belong to it are an *association*. If one of its connections is lost, all of
+/// it is: [`reconnect`](Self::reconnect) begins a new one, under the same names.
 #[derive(Debug)]
 pub struct TcpHost {
+    place: Place,
+    /// Ends all connections.
+    cutter: Cutter,
+    association: Mutex<Association>,
+}
+
+/// What it takes to connect.
+#[derive(Debug)]
+struct Place {
     address: SocketAddr,
+    config: HostConfig,
     tls: Option<ClientTls>,
-    cutter: Option<Cutter>,
     clock: Arc<dyn Clock>,
-    controller: Controller,
     counted: Arc<Counted>,
+}
+
+#[derive(Debug)]
+struct Association {
+    /// How many there were before.
+    number: u64,
+    controller: Controller,
+    /// Ends its connections.
+    cutter: Cutter,
     shared: Arc<Shared>,
     keeper: Option<JoinHandle<()>>,
+    /// A command of an I/O queue was answered.
+    useful: Arc<AtomicBool>,
+    /// Associations in a row before this one that were not useful.
+    useless: u32,
+    /// There is no other one after it.
+    is_last: bool,
 }
 
 #[derive(Debug)]
@@ -283,6 +320,42 @@ struct Shared {
     admin: Mutex<Admin<TcpLink>>,
     stop: Mutex<bool>,
     stopped: Condvar,
+}
+
+impl Association {
+    fn connect(place: &Place, cutter: Cutter, number: u64) -> Result<Self, HostError> {
+        let keep_alive = Duration::from_millis(place.config.keep_alive_ms.into());
+        let (config, tls, clock) = (&place.config, place.tls.as_ref(), Arc::clone(&place.clock));
+        let mut link = TcpLink::open(place.address, config.queue, tls, Some(&cutter), clock).map_err(HostError::Io)?;
+        link.counted = Arc::clone(&place.counted);
+        link.association = number;
+        let admin = Admin::connect(link, config.clone())?;
+        let controller = admin.controller().clone();
+        let shared = Arc::new(Shared { admin: Mutex::new(admin), stop: Mutex::new(false), stopped: Condvar::new() });
+        let keeper = (!keep_alive.is_zero()).then(|| {
+            let (shared, cutter) = (Arc::clone(&shared), cutter.clone());
+            thread::Builder::new().name("nvme-keep-alive".into()).spawn(move || keep(&shared, &cutter, keep_alive))
+        });
+        let keeper = keeper.transpose().map_err(HostError::Io)?;
+        let useful = Arc::default();
+        Ok(Self { number, controller, cutter, shared, keeper, useful, useless: 0, is_last: false })
+    }
+
+    /// Ends the thread that keeps it alive.
+    fn stop(&mut self) {
+        *self.shared.stop.lock() = true;
+        self.shared.stopped.notify_all();
+        if let Some(keeper) = self.keeper.take() {
+            // If the thread panicked, the controller was not kept alive; nothing more can be done here.
+            let _ = keeper.join();
+        }
+    }
+}
+
+impl Drop for Association {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 impl TcpHost {
@@ -308,7 +381,6 @@ impl TcpHost {
     }
 
     /// The same. `cutter` can end all its connections, and sets a time limit for them, from the start of the first one.
-    /// It keeps their sockets: they are closed when it is gone, or when it cuts them.
     ///
     /// # Errors
     /// The reason why it failed.
@@ -319,36 +391,34 @@ impl TcpHost {
         cutter: Option<Cutter>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, HostError> {
-        let keep_alive = Duration::from_millis(config.keep_alive_ms.into());
-        let link = TcpLink::open(address, config.queue, tls.as_ref(), cutter.as_ref(), Arc::clone(&clock));
-        let link = link.map_err(HostError::Io)?;
-        let counted = Arc::clone(&link.counted);
-        let admin = Admin::connect(link, config)?;
-        let controller = admin.controller().clone();
-        let shared = Arc::new(Shared { admin: Mutex::new(admin), stop: Mutex::new(false), stopped: Condvar::new() });
-        let keeper = (!keep_alive.is_zero()).then(|| {
-            let shared = Arc::clone(&shared);
-            thread::Builder::new().name("nvme-keep-alive".into()).spawn(move || keep(&shared, keep_alive))
-        });
-        let keeper = keeper.transpose().map_err(HostError::Io)?;
-        Ok(Self { address, tls, cutter, clock, controller, counted, shared, keeper })
+        let (place, cutter) =
+            (Place { address, config, tls, clock, counted: Arc::default() }, cutter.unwrap_or_default());
+        let association = Mutex::new(Association::connect(&place, cutter.child(), 0)?);
+        Ok(Self { place, cutter, association })
     }
 
-    /// What went over all its connections.
+    /// What went over all its connections, those included that were lost.
     #[must_use]
     pub fn counters(&self) -> LinkCounters {
-        self.counted.read()
+        self.place.counted.read()
     }
 
     /// What is known of the controller.
     #[must_use]
-    pub fn controller(&self) -> &Controller {
-        &self.controller
+    pub fn controller(&self) -> Controller {
+        self.association.lock().controller.clone()
+    }
+
+    /// How often it has connected again.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        self.association.lock().number
     }
 
     /// Does something with the admin queue.
     pub fn admin<T>(&self, body: impl FnOnce(&mut Admin<TcpLink>) -> T) -> T {
-        body(&mut self.shared.admin.lock())
+        let shared = Arc::clone(&self.association.lock().shared);
+        body(&mut shared.admin.lock())
     }
 
     /// Opens a connection for I/O queue `queue`, 1 or more.
@@ -365,38 +435,110 @@ impl TcpHost {
     /// # Errors
     /// Why that failed.
     pub fn io_queue_with(&self, queue: u16, change: impl FnOnce(&mut QueueConfig)) -> Result<Io<TcpLink>, HostError> {
-        let mut config = self.controller.queue_config();
+        let association = self.association.lock();
+        let (number, controller) = (association.number, association.controller.clone());
+        let (cutter, useful) = (association.cutter.clone(), Arc::clone(&association.useful));
+        drop(association);
+        let mut config = controller.queue_config();
         change(&mut config);
-        let clock = Arc::clone(&self.clock);
-        let link = TcpLink::open(self.address, config, self.tls.as_ref(), self.cutter.as_ref(), clock);
+        let Place { address, tls, clock, .. } = &self.place;
+        let link = TcpLink::open(*address, config, tls.as_ref(), Some(&cutter), Arc::clone(clock));
         let mut link = link.map_err(HostError::Io)?;
-        link.counted = Arc::clone(&self.counted);
-        Io::connect(link, &self.controller, queue)
+        link.counted = Arc::clone(&self.place.counted);
+        link.association = number;
+        let mut io = Io::connect(link, &controller, queue)?;
+        let link = io.link();
+        link.useful = Some((link.queue.answers(), useful));
+        Ok(io)
     }
-}
 
-/// Sends Keep Alive twice per timeout, until it is stopped or the connection is lost. The next call on the connection
-/// reports the loss.
-fn keep(shared: &Shared, keep_alive: Duration) {
-    let mut stop = shared.stop.lock();
-    while !*stop {
-        if shared.stopped.wait_for(&mut stop, keep_alive / 2).timed_out() {
-            drop(stop);
-            if shared.admin.lock().keep_alive().is_err() {
-                return;
+    /// Connects to the controller again, after the loss of a connection of association `lost`
+    /// ([`TcpLink::association`]): its other connections are cut, and a new one begins, with the same names, keys and
+    /// secrets. `prepare` does what must be done with the admin queue before the I/O queues are opened again: they are
+    /// the caller's, as are commands that were not answered. Returns the number of the new association. If another
+    /// thread has begun one meanwhile, this does nothing else.
+    ///
+    /// # Errors
+    /// The reason of the last attempt. The host is then of no more use.
+    pub fn reconnect(
+        &self,
+        lost: u64,
+        terms: &Reconnect,
+        prepare: impl Fn(&mut Admin<TcpLink>) -> Result<(), HostError>,
+    ) -> Result<u64, HostError> {
+        let given_up = || HostError::Io(io::Error::new(ErrorKind::NotConnected, "the controller was given up before"));
+        let mut association = self.association.lock();
+        if association.is_last {
+            return Err(given_up());
+        }
+        if association.number != lost {
+            return Ok(association.number);
+        }
+        association.is_last = true; // unless it succeeds
+        association.cutter.cut();
+        association.stop();
+        let useless = if association.useful.load(Ordering::Relaxed) { 0 } else { association.useless + 1 };
+        if useless >= terms.useless_max {
+            return Err(HostError::Answer("its connections end before it answers a command, time and again"));
+        }
+        let until = self.now() + terms.loss_timeout;
+        loop {
+            self.wait(terms.delay.min(until.saturating_sub(self.now())))?;
+            let cutter = self.cutter.child();
+            cutter.set_limit(Some(until));
+            let next = Association::connect(&self.place, cutter.clone(), lost + 1).and_then(|next| {
+                prepare(&mut next.shared.admin.lock())?;
+                Ok(next)
+            });
+            match next {
+                Ok(mut next) => {
+                    cutter.set_limit(None);
+                    next.useless = useless;
+                    *association = next;
+                    return Ok(lost + 1);
+                }
+                Err(e) if !terms.may_pass(&e) || self.now() >= until || self.cutter.is_cut() => return Err(e),
+                Err(_) => {}
             }
-            stop = shared.stop.lock();
+        }
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.place.clock.monotonic_nanos())
+    }
+
+    /// Waits before an attempt.
+    fn wait(&self, delay: Duration) -> Result<(), HostError> {
+        let until = self.now() + delay;
+        loop {
+            if self.cutter.is_cut() {
+                let why = "the connection is no longer wanted";
+                return Err(HostError::Io(io::Error::new(ErrorKind::ConnectionAborted, why)));
+            }
+            match until.saturating_sub(self.now()) {
+                left if left.is_zero() => return Ok(()),
+                left => self.place.clock.sleep(left.min(WAIT_POLL)),
+            }
         }
     }
 }
 
-impl Drop for TcpHost {
-    fn drop(&mut self) {
-        *self.shared.stop.lock() = true;
-        self.shared.stopped.notify_all();
-        if let Some(keeper) = self.keeper.take() {
-            // If the thread panicked, the controller was not kept alive; nothing more can be done here.
-            let _ = keeper.join();
+/// Sends Keep Alive twice per timeout, until it is stopped or gets no answer within the timeout: then it cuts the
+/// controller's connections, which may be half open. The next call on each reports the loss.
+fn keep(shared: &Shared, cutter: &Cutter, keep_alive: Duration) {
+    let mut stop = shared.stop.lock();
+    while !*stop {
+        if shared.stopped.wait_for(&mut stop, keep_alive / 2).timed_out() {
+            drop(stop);
+            let mut admin = shared.admin.lock();
+            admin.link().answer_timeout = keep_alive.clamp(KEEP_ALIVE_MIN, ANSWER_TIMEOUT);
+            let kept = admin.keep_alive();
+            admin.link().answer_timeout = ANSWER_TIMEOUT;
+            drop(admin);
+            if kept.is_err() {
+                return cutter.cut();
+            }
+            stop = shared.stop.lock();
         }
     }
 }

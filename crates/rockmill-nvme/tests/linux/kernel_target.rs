@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use rockmill_io::Clock;
 use rockmill_nvme::auth::Secret;
@@ -14,8 +15,9 @@ use rockmill_nvme::fabrics::{DISCOVERY_NQN, property};
 use rockmill_nvme::identify::{ControllerKind, Descriptor};
 use rockmill_nvme::initiator::{HostConfig, Link, QueueConfig};
 use rockmill_nvme::status::Status;
-use rockmill_nvme::tcp::TcpHost;
+use rockmill_nvme::tcp::{Reconnect, TcpHost};
 
+use crate::between::{Between, Event, Rules};
 use crate::common::pattern;
 use crate::kernel::{NVMET, clock, kernel, put, until};
 
@@ -199,6 +201,41 @@ fn our_host_uses_the_kernel_s_target() {
         host.admin(|admin| admin.keep_alive()).unwrap();
         assert!(!host.admin(|admin| admin.abort(0, 7)).unwrap());
         host.admin(|admin| admin.smart()).unwrap();
+        host.admin(|admin| admin.shut_down()).unwrap();
+    }
+}
+
+/// A connection to the kernel's target is lost in the middle of a write, and when nothing is outstanding.
+#[test]
+fn our_host_connects_to_the_kernel_s_target_again() {
+    let Some(_alone) = kernel("our_host_connects_to_the_kernel_s_target_again") else { return };
+    let subsystem = Subsystem::new();
+    let terms = Reconnect {
+        loss_timeout: Duration::from_secs(30),
+        delay: Duration::from_millis(50),
+        useless_max: 3,
+        while_refused: true,
+    };
+    let rules = Rules { pdus: true, ..Rules::default() };
+    for (cut, event) in [(60, Event::Cut), (61, Event::Shorten), (62, Event::Cut)] {
+        let between = Between::before(address(), rules, Some((cut, event)));
+        let host = TcpHost::connect(between.address, config(SUBSYSTEM, QueueConfig::default()), clock()).unwrap();
+        let disk = host.admin(|admin| admin.namespace(1)).unwrap();
+        host.admin(|admin| admin.set_queues(1)).unwrap();
+        let mut io = host.io_queue(1).unwrap();
+        let data = pattern(cut, 8 << 20);
+        while let Err(e) = io.write(&disk, 0, &data, false) {
+            assert!(e.is_lost(), "{e}");
+            let lost = io.link().association();
+            host.reconnect(lost, &terms, |admin| admin.set_queues(1).map(drop)).unwrap();
+            io = host.io_queue(1).unwrap();
+        }
+        assert!(between.has_happened() && host.reconnects() == 1, "{event:?}: {}", host.reconnects());
+        let mut back = vec![0; data.len()];
+        io.read(&disk, 0, &mut back).unwrap();
+        assert!(back == data, "{event:?}");
+        io.flush(1).unwrap();
+        assert!(fs::read(&subsystem.file).unwrap()[..data.len()] == data);
         host.admin(|admin| admin.shut_down()).unwrap();
     }
 }

@@ -4,6 +4,9 @@
 //! Elsewhere they are skipped with a message; `ROCKMILL_REQUIRE=nvme-kernel` makes that a failure.
 
 mod authentication;
+#[path = "../../../rockmill-offload/src/tests/between.rs"]
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod between;
 #[path = "../common/mod.rs"]
 mod common;
 mod kernel;
