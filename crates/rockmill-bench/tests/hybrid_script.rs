@@ -64,7 +64,9 @@ fn the_script_lists_its_cells() {
     };
     let text = String::from_utf8_lossy(&done.stdout);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    for cell in ["micro | 1,000 B", "ycsb | uniform", "ycsb | zipfian", "nutanix", "ablation", "synced", "recovery", "sizes"] {
+    for cell in
+        ["micro | 1,000 B", "ycsb | uniform", "ycsb | zipfian", "nutanix", "ablation", "synced", "recovery", "sizes"]
+    {
         assert!(text.contains(cell), "{cell}: {text}");
     }
 }
