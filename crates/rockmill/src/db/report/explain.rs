@@ -204,9 +204,13 @@ mod tests {
         let force = BottommostLevelCompaction::ForceOptimized;
         // Tables that were not read yet are opened.
         drop(ask(None, None, force).unwrap());
-        let before = fs.counts();
-        let plan = ask(None, None, force).unwrap();
-        assert_eq!((fs.counts() - before).calls(), 0, "no I/O");
+        // The thread that flushed may still remove its WAL meanwhile: a plan that does I/O itself always shows some.
+        let ask_counted = |_| {
+            let before = fs.counts();
+            let plan = ask(None, None, force).unwrap();
+            ((fs.counts() - before).calls() == 0).then_some(plan)
+        };
+        let plan = (0..100).find_map(ask_counted).expect("no I/O");
         assert_eq!((plan.jobs.len(), plan.unflushed_entries, plan.waits), (1, 1, false));
         assert_eq!(plan.later, []);
         let work = plan.jobs[0].work.as_ref().expect("overlapping tables are merged");
