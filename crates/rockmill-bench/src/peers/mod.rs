@@ -428,7 +428,7 @@ mod tests {
         let bad = |peer: &str| sides(&flags(&[peer])).err().expect(peer).to_string();
         assert!(bad("oracle").contains("rocksdb, fjall"));
         assert!(bad("rockmill,valu_size=1").contains("did you mean --value_size"));
-        assert!(bad("rockmill,label=a/b").contains("no name"));
+        assert!(bad("rockmill,label=a/b").contains("is not the name of a store"));
         assert!(bad("rockmill=/x.so").contains("only rocksdb"));
         assert!(bad("rocksdb=/no/such.so").contains("/no/such.so"));
         #[cfg(not(feature = "redb"))]

@@ -1,8 +1,8 @@
 //! Checks that a program with its own key order or merge loop orders keys as the store's comparator does.
 //!
 //! The entries of each run come in the run's order, and all of them come (they are counted), but for versions that the
-//! merge itself, byte for byte, finds to be older than another of the same user key; of those, the program's own loop is
-//! believed. So it is enough that each entry comes after the one before, and that runs end where they should.
+//! merge itself, byte for byte, finds to be older than another of the same user key; of those, the program's own loop
+//! is believed. So it is enough that each entry comes after the one before, and that runs end where they should.
 
 use std::cmp::Ordering::{Equal, Less};
 
