@@ -217,13 +217,22 @@ fn our_host_connects_to_the_kernel_s_target_again() {
         while_refused: true,
     };
     let rules = Rules { pdus: true, ..Rules::default() };
-    for (cut, event) in [(60, Event::Cut), (61, Event::Shorten), (62, Event::Cut)] {
-        let between = Between::before(address(), rules, Some((cut, event)));
+    let open = |between: &Between| {
         let host = TcpHost::connect(between.address, config(SUBSYSTEM, QueueConfig::default()), clock()).unwrap();
         let disk = host.admin(|admin| admin.namespace(1)).unwrap();
         host.admin(|admin| admin.set_queues(1)).unwrap();
-        let mut io = host.io_queue(1).unwrap();
-        let data = pattern(cut, 8 << 20);
+        let io = host.io_queue(1).unwrap();
+        (host, disk, io)
+    };
+    // PDUs until the queue is open.
+    let between = Between::before(address(), rules, None);
+    let (host, ..) = open(&between);
+    let before = between.pieces();
+    host.admin(|admin| admin.shut_down()).unwrap();
+    for (after, event) in [(3, Event::Cut), (8, Event::Shorten), (13, Event::Cut)] {
+        let between = Between::before(address(), rules, Some((before + after, event)));
+        let (host, disk, mut io) = open(&between);
+        let data = pattern(after, 8 << 20);
         while let Err(e) = io.write(&disk, 0, &data, false) {
             assert!(e.is_lost(), "{e}");
             let lost = io.link().association();
