@@ -27,6 +27,9 @@ extern u8 *bpf_io_uring_get_region(struct iou_ctx *ring, u32 region, const u64 s
 #define CONTINUE 0
 #define STOP 1
 
+/* So many steps at most, and the caller has a look: a loop of a user's own might pause for ever. */
+#define STEPS_MAX 1024
+
 #define AT32(place) (*(volatile u32 *)(place))
 
 /* Submits what is queued. 0 if that was all of it. */
@@ -97,7 +100,7 @@ SECTION("struct_ops") int loop_step(u64 *arguments)
 			status = merge(c);
 			ST32(c + CTL_STATUS, status);
 			if (status == STATUS_PAUSE)
-				return CONTINUE;
+				return AT32(region + RING_STEPS) % STEPS_MAX ? CONTINUE : STOP;
 			if (!AT32(region + RING_BUSY))
 				return STOP;
 			if (status != STATUS_DRY)
