@@ -44,6 +44,12 @@ fn is_everything() -> bool {
     std::env::var("ROCKMILL_REPRODUCIBLE").is_ok_and(|v| v == "all")
 }
 
+/// What a failure printed behind `merged as`, if it is to be tried again for every case.
+fn configuration_of_a_failure() -> Option<Configuration> {
+    let text = std::env::var("ROCKMILL_CONFIGURATION").ok()?;
+    Some(text.parse().unwrap_or_else(|e| panic!("ROCKMILL_CONFIGURATION={text}: {e}")))
+}
+
 /// Where a database is merged.
 struct TestDir {
     fs: Arc<dyn FileSystem>,
@@ -213,9 +219,10 @@ fn fixtures_of_every_version_are_merged_to_the_same_bytes() {
             if !everything && i != on_disk && i % 3 != third {
                 continue;
             }
-            let configurations = match everything {
-                true => Configuration::pairs(),
-                false => vec![Configuration::random(&mut rng)],
+            let configurations = match (configuration_of_a_failure(), everything) {
+                (Some(configuration), _) => vec![configuration],
+                (None, true) => Configuration::pairs(),
+                (None, false) => vec![Configuration::random(&mut rng)],
             };
             for configuration in configurations.into_iter().map(repeatable) {
                 agree(&fixture(case, &configuration), rings && (everything || i == on_disk));

@@ -204,7 +204,8 @@ impl Options {
     /// Makes tables the same, in bytes and file numbers, whenever the same calls are made on copies of one database.
     /// Tables are written with a fixed session id, and instead of the present time with the time of their oldest data
     /// (0 if it is not known). The parts of a compaction run one after another. No compaction starts by itself until
-    /// [`Db::continue_background_work`](crate::Db::continue_background_work).
+    /// [`Db::continue_background_work`](crate::Db::continue_background_work), and no flush because time passes (where
+    /// values stay in WALs, [`Options::set_fast_path`](crate::Options::set_fast_path)).
     ///
     /// This is for comparing engines, machines and versions. Do not use it for databases in production: two databases
     /// that share a block cache must not have tables with the same ids.

@@ -259,7 +259,7 @@ pub(crate) struct Leadership<'a> {
 
 impl Drop for Leadership<'_> {
     fn drop(&mut self) {
-        let mut q = self.queue.inner.lock();
+        let mut q = self.queue.lock();
         let at_front = |q: &QueueInner| q.waiting.front().is_some_and(|front| front.barrier);
         let next = q.from_listeners.pop_front().or_else(|| if at_front(&q) { q.pop() } else { None });
         if let Some(slot) = next {
@@ -386,15 +386,33 @@ impl WriteQueue {
         Self { inner: Mutex::new(inner), led: AtomicU8::new(FREE) }
     }
 
+    /// Takes the lock of the queue, which is never held for long: waits awake, as [`Backoff`] does, before it sleeps. A
+    /// leader holds it while it looks at each member, which is longer than the ten tries of parking_lot; with a core for
+    /// each writer, those who sleep here cost half of the throughput (docs/benchmarks/writers.md).
+    fn lock(&self) -> MutexGuard<'_, QueueInner> {
+        let mut backoff = Backoff::new();
+        loop {
+            if let Some(q) = self.inner.try_lock() {
+                return q;
+            }
+            if !backoff.wait() {
+                return self.inner.lock();
+            }
+        }
+    }
+
     /// Becomes leader if no writer leads.
     #[inline]
     pub fn try_lead(&self, options: &WriteOptions, bytes: usize) -> Option<Leadership<'_>> {
-        self.lead_now(&mut self.inner.lock(), |q| q.may_lead(options, bytes, false, true))
+        if self.led.load(Ordering::Relaxed) != FREE {
+            return None; // without the lock: the caller queues then, and looks again under it
+        }
+        self.lead_now(&mut self.lock(), |q| q.may_lead(options, bytes, false, true))
     }
 
     /// Becomes leader if no writer leads or waits.
     pub fn try_lead_alone(&self) -> Option<Leadership<'_>> {
-        self.lead_now(&mut self.inner.lock(), |q| q.waiting.is_empty())
+        self.lead_now(&mut self.lock(), |q| q.waiting.is_empty())
     }
 
     fn lead_now(
@@ -414,7 +432,7 @@ impl WriteQueue {
     /// `rep` is back in its place then.
     pub fn join(&self, db: &DbInner, rep: &mut BatchRep, options: WriteOptions, barrier: bool) -> Joined<'_> {
         let slot = {
-            let mut q = self.inner.lock();
+            let mut q = self.lock();
             let from_listener = in_listener();
             if let Some(leadership) =
                 self.lead_now(&mut q, |q| from_listener || q.may_lead(&options, rep.len_bytes(), barrier, true))
@@ -470,7 +488,7 @@ impl WriteQueue {
             }
             let awake = if led == LED { backoff.wait() } else { backoff.wait_for_device() };
             if !awake {
-                let mut q = self.inner.lock();
+                let mut q = self.lock();
                 if self.take_out_to_lead(&mut q, slot) {
                     return true;
                 }
@@ -488,7 +506,7 @@ impl WriteQueue {
                     None => thread::park(),
                 }
                 // From here on the writer counts as awake when leadership is given back.
-                let mut q = self.inner.lock();
+                let mut q = self.lock();
                 q.no_longer_sleeps(slot);
                 if until.is_some() && slot.state.load(Ordering::Acquire) == WAITING {
                     q.company_waited();
@@ -527,12 +545,12 @@ impl WriteQueue {
     /// Notes that a group was synced. `writers` of its members had asked for it, and the sync began at `began`.
     pub fn has_synced(&self, writers: usize, began: Instant) {
         let now = Instant::now();
-        self.inner.lock().delay.has_synced(writers, now.saturating_duration_since(began), now);
+        self.lock().delay.has_synced(writers, now.saturating_duration_since(began), now);
     }
 
     /// True if a writer in a call of a listener waits to lead.
     pub fn has_from_listener(&self) -> bool {
-        !self.inner.lock().from_listeners.is_empty()
+        !self.lock().from_listeners.is_empty()
     }
 
     /// Lets writers in calls of listeners lead. This is for a leader that waits for background work, which may in turn
@@ -542,7 +560,7 @@ impl WriteQueue {
         let mut lent = false;
         loop {
             let (next, own) = {
-                let mut q = self.inner.lock();
+                let mut q = self.lock();
                 let Some(next) = q.from_listeners.pop_front() else { return lent };
                 // This leader comes next after them, and joins none of their groups.
                 let own = Slot::new(&mut BatchRep::default(), WriteOptions::default(), true, q.delay.synced());
@@ -559,7 +577,7 @@ impl WriteQueue {
     /// Takes from the front the waiting writers that may join the group of a leader with these options.
     #[inline]
     pub(crate) fn gather(&self, leader: WriteOptions, leader_bytes: usize) -> Vec<Arc<Slot>> {
-        let mut q = self.inner.lock();
+        let mut q = self.lock();
         if q.waiting.is_empty() {
             return Vec::new();
         }
