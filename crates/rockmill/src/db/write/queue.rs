@@ -386,9 +386,9 @@ impl WriteQueue {
         Self { inner: Mutex::new(inner), led: AtomicU8::new(FREE) }
     }
 
-    /// Takes the lock of the queue, which is never held for long: waits awake, as [`Backoff`] does, before it sleeps. A
-    /// leader holds it while it looks at each member, which is longer than the ten tries of parking_lot; with a core for
-    /// each writer, those who sleep here cost half of the throughput (docs/benchmarks/writers.md).
+    /// Takes the lock of the queue, which is never held for long: waits awake, as [`Backoff`] does, before it sleeps.
+    /// A leader holds it while it looks at each member, which is longer than the ten tries of parking_lot. With a core
+    /// for each writer, those who sleep here cost half of the throughput (docs/benchmarks/writers.md).
     fn lock(&self) -> MutexGuard<'_, QueueInner> {
         let mut backoff = Backoff::new();
         loop {
