@@ -165,6 +165,7 @@ fn values_with_a_time_to_live_are_read_and_written() {
     assert_eq!(s.ok(&["--db=db", "get", "a", "--ttl"]), "1");
     // In hex, because bytes of the time may be no text.
     let with_time = s.ok(&["--db=db", "get", "a", "--value_hex"]);
+    let with_time = with_time.trim_end();
     assert!(with_time.starts_with("31") && with_time.len() == 2 * 5, "the value and its time: {with_time}");
     s.ok(&["--db=db", "batchput", "--ttl", "b", "2"]);
     if ldb(&s, TEST, &["--db=db", "put", "--ttl", "c", "3"]).is_some() {
