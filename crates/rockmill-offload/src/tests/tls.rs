@@ -351,7 +351,7 @@ fn a_job_over_tls_whose_connections_are_cut_goes_on() {
     use between::{Event, Rules};
     let (of_host, of_worker) = tls_secrets();
     let (cut, pieces) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    // True if the event happened, as it does in the last piece at the latest.
+    // True if the event happened.
     let run = |at: u64, event: Event| {
         let happened = Arc::new(AtomicBool::new(false));
         let (theirs, again, all, seen) =
