@@ -211,13 +211,21 @@ fn power_cuts_and_failing_calls_around_jobs_of_a_worker_lose_nothing() {
             *c = c.clone().with("worker", "loopback").unwrap().with("engine", "pread").unwrap();
         }
     };
-    let mut plan = crash::Plan::random(seed, 150, Points::About(30));
-    of(&mut plan.configurations);
-    plan.save = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("crash-worker"));
-    let cut = crash::run(&plan).unwrap_or_else(|e| panic!("{e}"));
-    let mut plan = faults::Plan::random(seed, 60, Points::About(30));
-    of(&mut plan.configurations);
-    let failed = faults::run(&plan).unwrap_or_else(|e| panic!("{e}"));
+    let (mut cut, mut failed) = (crash::Report::default(), faults::Report::default());
+    // FIFO compaction only drops tables, which no worker is asked for. A few other histories, too, have no merge that
+    // may go to a worker (all their tables without checksums, or just moved): then the next ones are run as well.
+    let plans = (seed..).map(|seed| crash::Plan::random(seed, 150, Points::About(30)));
+    for mut plan in plans.filter(|plan| plan.promise != crash::Promise::Newest).take(4) {
+        of(&mut plan.configurations);
+        plan.save = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("crash-worker"));
+        let mut faulty = faults::Plan::random(plan.seed, 60, Points::About(30));
+        of(&mut faulty.configurations);
+        cut.join(crash::run(&plan).unwrap_or_else(|e| panic!("{e}")));
+        failed.join(faults::run(&faulty).unwrap_or_else(|e| panic!("{e}")));
+        if workers::counters().done > done {
+            break;
+        }
+    }
     println!("{cut}\n{failed}");
     assert!(cut.points > 0 && failed.faults > 0, "{cut} {failed}");
     assert!(workers::counters().done > done, "no compaction was done by the worker");
