@@ -213,7 +213,7 @@ impl Work for DeleteRandom {
     }
 }
 
-/// The writer of readwhilewriting: overwrites random keys until every reader has ended.
+/// The writer of readwhilewriting and seekrandomwhilewriting: overwrites random keys until every reader has ended.
 pub(crate) struct WriteUntilOthersEnd;
 
 impl Work for WriteUntilOthersEnd {

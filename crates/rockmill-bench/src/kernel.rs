@@ -3,18 +3,24 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+#[cfg(target_os = "linux")]
+use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 /// `PERF_TYPE_TRACEPOINT`.
+#[cfg(target_os = "linux")]
 const TYPE_TRACEPOINT: u32 = 2;
 /// `struct perf_event_attr`'s bit `inherit`: threads that are started later are counted too.
+#[cfg(target_os = "linux")]
 const FLAG_INHERIT: u64 = 1 << 1;
 /// `PERF_FLAG_FD_CLOEXEC`.
+#[cfg(target_os = "linux")]
 const OPEN_CLOEXEC: libc::c_ulong = 8;
 const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// The first 64 bytes of the kernel's `perf_event_attr` (its first published size), which is enough here.
+#[cfg(target_os = "linux")]
 #[repr(C)]
 #[derive(Default)]
 struct EventAttributes {
@@ -69,10 +75,15 @@ pub fn sync_disks() {
 }
 
 /// Drops a file's clean pages from the page cache: later reads go to the device.
+#[cfg(target_os = "linux")]
 pub fn forget_cached(file: &fs::File) {
     // SAFETY: the descriptor is open; the call is advice, it changes no data and touches no memory of ours.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
 }
+
+/// Does nothing: only Linux has such a call, so later reads may be of memory.
+#[cfg(not(target_os = "linux"))]
+pub fn forget_cached(_: &fs::File) {}
 
 /// Returns free memory to the kernel, so that one side's heap is not part of the next one's peak.
 pub fn give_memory_back() {
@@ -146,6 +157,13 @@ impl SyscallCounters {
     }
 }
 
+/// Only Linux has tracepoints; elsewhere there is no tracefs, so this is not reached.
+#[cfg(not(target_os = "linux"))]
+fn open_counter(_tracepoint: u64) -> io::Result<OwnedFd> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(target_os = "linux")]
 fn open_counter(tracepoint: u64) -> io::Result<OwnedFd> {
     let attributes = EventAttributes {
         kind: TYPE_TRACEPOINT,

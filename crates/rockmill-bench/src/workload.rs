@@ -51,6 +51,7 @@ workloads! {
     MultiReadRandom "multireadrandom" "get batch_size random keys in one call"
     DeleteRandom "deleterandom" "delete random keys, batch_size in a batch"
     ReadWhileWriting "readwhilewriting" "readrandom while one more thread overwrites"
+    SeekRandomWhileWriting "seekrandomwhilewriting" "seekrandom while one more thread overwrites"
     ReadRandomWriteRandom "readrandomwriterandom" "readwritepercent gets of 100, then puts, over and over"
     UpdateRandom "updaterandom" "get a random key, then put it"
     MergeRandom "mergerandom" "merge operands into random keys (wants --merge_operator)"
@@ -123,7 +124,12 @@ impl Workload {
 
     /// Threads that run it when `--threads` says `threads`.
     pub fn thread_count(self, threads: usize) -> usize {
-        if self == Self::ReadWhileWriting { threads + 1 } else { threads }
+        if self.has_writer() { threads + 1 } else { threads }
+    }
+
+    /// True for those with one more thread, which overwrites until the others end.
+    fn has_writer(self) -> bool {
+        matches!(self, Self::ReadWhileWriting | Self::SeekRandomWhileWriting)
     }
 
     /// Operations of one thread, if the flags and not the duration determine them.
@@ -160,8 +166,9 @@ impl Workload {
             Self::SeekRandom => Box::new(db_bench::SeekRandom),
             Self::MultiReadRandom => Box::new(db_bench::MultiReadRandom::new(f)),
             Self::DeleteRandom => Box::new(db_bench::DeleteRandom),
-            Self::ReadWhileWriting if t.is_background() => Box::new(db_bench::WriteUntilOthersEnd),
+            w if w.has_writer() && t.is_background() => Box::new(db_bench::WriteUntilOthersEnd),
             Self::ReadWhileWriting => Box::new(db_bench::ReadRandom),
+            Self::SeekRandomWhileWriting => Box::new(db_bench::SeekRandom),
             Self::ReadRandomWriteRandom => Box::new(db_bench::ReadRandomWriteRandom::default()),
             Self::UpdateRandom => Box::new(db_bench::UpdateRandom),
             Self::MergeRandom => Box::new(db_bench::MergeRandom),
@@ -182,7 +189,7 @@ impl Workload {
         let mut work = self.work(t)?;
         t.record.expect(work.kinds());
         if t.flags.warmup > 0 && self.warms_up() {
-            // The background thread of readwhilewriting continues unchanged.
+            // The writer beside readers continues unchanged.
             if !t.is_background() {
                 let mut limit = Limit::new(0, Duration::from_secs(t.flags.warmup));
                 work.run(t, &mut limit)?;
@@ -273,7 +280,7 @@ pub(crate) struct Thread<'a> {
 }
 
 impl Thread<'_> {
-    /// True for the writer of readwhilewriting, whose operations are only load.
+    /// True for the writer beside readers (readwhilewriting), whose operations are only load.
     pub fn is_background(&self) -> bool {
         self.index >= self.flags.threads
     }

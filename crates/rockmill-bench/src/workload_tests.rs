@@ -136,9 +136,9 @@ fn threaded() -> impl Iterator<Item = Workload> {
     Workload::ALL.iter().map(|(w, _)| *w).filter(|w| w.is_threaded())
 }
 
-/// All except readwhilewriting, whose writer runs until the readers end.
+/// All except those with a writer that runs until the readers end.
 fn repeatable() -> impl Iterator<Item = Workload> {
-    threaded().filter(|w| *w != Workload::ReadWhileWriting)
+    threaded().filter(|w| w.thread_count(1) == 1)
 }
 
 #[test]

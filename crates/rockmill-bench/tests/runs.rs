@@ -30,7 +30,8 @@ fn every_workload_runs_and_counts() {
     let db = dir.path().join("db");
     let line = "--num=2000 --reads=500 --seek_nexts=3 --histogram \
         --benchmarks=fillseq,readrandom,readseq,readreverse,seekrandom,overwrite,readwhilewriting,filluniquerandom,\
-        readrandom,fillrandom,flush,compact,waitforcompaction,stats,device,readmissing --device_bytes=1048576";
+        readrandom,fillrandom,flush,compact,waitforcompaction,stats,device,readmissing,seekrandomwhilewriting \
+        --device_bytes=1048576";
     let (report, text) = run_line(&db, &line.replace(", ", ","));
     let outcomes = &report.outcomes;
     let ops = |i: usize| (outcomes[i].workload, outcomes[i].record.ops, outcomes[i].record.found);
@@ -43,14 +44,15 @@ fn every_workload_runs_and_counts() {
     assert_eq!(ops(6), (Workload::ReadWhileWriting, 500, Some(500)), "the writer is not counted");
     assert_eq!(ops(8), (Workload::ReadRandom, 500, Some(500)), "filluniquerandom wrote every key");
     assert_eq!(ops(15), (Workload::ReadMissing, 500, Some(0)));
-    assert_eq!(outcomes.len(), 16);
+    assert_eq!(ops(16), (Workload::SeekRandomWhileWriting, 500, Some(500)), "the writer is not counted");
+    assert_eq!(outcomes.len(), 17);
     assert_eq!(outcomes[2].record.bytes(), 500 * 116);
     assert!(outcomes[14].device.is_some_and(|d| d.random_reads > 0.0));
     assert!(outcomes[0].record.latencies().all(|(k, h)| k == OpKind::Write && h.len() == 2000));
     assert!(text.contains("fillseq      : ") && text.contains("Microseconds per seek:"), "{text}");
     assert!(text.contains("(500 of 500 found)"), "{text}");
     let json = report.to_json();
-    assert_eq!(json["results"].as_array().map(Vec::len), Some(16));
+    assert_eq!(json["results"].as_array().map(Vec::len), Some(17));
     assert!(json["results"][13]["stats"].as_str().is_some_and(|s| s.contains("L0")));
 }
 

@@ -8,8 +8,6 @@
 
 #[cfg(not(unix))]
 compile_error!("Rockmill runs on Linux, and with plain reads and writes on macOS; Windows is not supported");
-#[cfg(all(feature = "program", unix, not(rings)))]
-compile_error!("the features `program` of rockmill-io and `kernel` of rockmill need Linux with io_uring");
 
 #[cfg(unix)]
 pub mod aligned;
@@ -54,6 +52,6 @@ pub use mem::{CrashMode, MemFileSystem};
 #[cfg(unix)]
 pub use op::{Fault, Op, OpKind};
 #[cfg(unix)]
-pub use posix::{LocalTime, PosixFileSystem, block_device_number, local_time, thread_id};
+pub use posix::{LocalTime, PosixFileSystem, block_device_number, local_time, stand_back, thread_id};
 #[cfg(unix)]
 pub use throttle::{DeviceModel, ThrottledFileSystem};

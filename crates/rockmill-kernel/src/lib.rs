@@ -15,7 +15,7 @@
 //! - [`pool`]: idle instances, kept for the next merge;
 //! - [`merge`]: one merge;
 //! - [`layout`]: the structures that both sides share;
-//! - `sys`: the system calls.
+//! - `sys`: the system calls. On other systems than Linux the crate compiles, and says that it can load nothing.
 
 mod allowed;
 pub mod btf;
@@ -25,6 +25,10 @@ pub mod merge;
 pub mod merge_object;
 pub mod object;
 pub mod pool;
+#[cfg(target_os = "linux")]
+mod sys;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_sys.rs"]
 mod sys;
 
 pub use instance::{Driver, Instance, Unavailable};

@@ -164,6 +164,11 @@ fn key(user: &[u8], seq: u64, t: ValueType) -> Vec<u8> {
 /// Runs of entries with keys that share a prefix; sequence numbers fall from run to run.
 fn random_runs(rng: &mut fastrand::Rng, runs: usize, entries: usize, value: usize) -> Vec<Entries> {
     let universe = rng.u64(1..(runs * entries) as u64 * 2 + 2);
+    random_runs_of(rng, universe, runs, entries, value)
+}
+
+/// The same with keys of so many different ones.
+fn random_runs_of(rng: &mut fastrand::Rng, universe: u64, runs: usize, entries: usize, value: usize) -> Vec<Entries> {
     let mut made = Vec::new();
     for run in 0..runs {
         let mut m = std::collections::BTreeMap::new();
@@ -378,7 +383,9 @@ fn linear_and_heap_by_runs() {
     println!("| runs | row of marks, ns an entry | heap | plain scan | calls |\n|---|---|---|---|---|");
     for runs in [4, 6, 8, 12, 16, 24, 32, 40] {
         let mut rng = fastrand::Rng::with_seed(runs as u64);
-        let all = random_runs(&mut rng, runs, of_run, 60);
+        // So many different keys that most are in one run alone, whatever the number of runs; of their eight digits the
+        // first is 0.
+        let all = random_runs_of(&mut rng, 10_000_000, runs, of_run, 60);
         let entries: usize = all.iter().map(Vec::len).sum();
         let stored: Vec<_> = all.iter().map(|run| blocks(run, 4000, 16)).collect();
         let want = sorted(&all);
@@ -388,7 +395,7 @@ fn linear_and_heap_by_runs() {
                 let instance = if way == "scan" { &mut scan } else { &mut instance };
                 let linear_max = (way == "heap").then_some(0);
                 let mine = instance.take().unwrap();
-                // Prefixes are digits, the first of which is always 0: marks have no room for those bits, as in a job.
+                // Marks have no room for the bits of the first digit, as in a job.
                 let done = merge(mine, &stored, &Job { runs, skip: 4, shift: 8, linear_max, ..Job::default() });
                 let each = done.in_calls.as_nanos() as f64 / entries as f64;
                 assert!(done.entries == want, "{runs} runs, {way}");

@@ -18,11 +18,11 @@ use elsewhere as system;
 #[cfg(target_os = "linux")]
 use linux as system;
 
-pub use system::thread_id;
 pub(super) use system::{
     O_DIRECT, O_PATH, advise, await_writeback, device_numbers, direct_reads_are_direct, extents, facts, preallocate,
     punch_hole, resident_bytes, start_writeback,
 };
+pub use system::{stand_back, thread_id};
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }

@@ -171,6 +171,8 @@ impl Serving {
     }
 
     fn serve(&self, socket: TcpStream, is_known: &AtomicBool) -> io::Result<()> {
+        // A host's users come first: a message that arrives must not take the core from a thread that reads or writes.
+        rockmill_io::stand_back();
         // Some systems let it inherit the non-blocking mode, with which the loop below would spin.
         socket.set_nonblocking(false)?;
         socket.set_nodelay(true)?;

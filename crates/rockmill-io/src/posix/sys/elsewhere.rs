@@ -59,6 +59,9 @@ pub(in crate::posix) fn facts(file: &File) -> io::Result<FileFacts> {
     Ok(FileFacts { size: meta.len(), mode: meta.mode() & 0o777, is_regular: meta.is_file(), direct_alignment: None })
 }
 
+/// Makes the calling thread stand back, which this system has no simple way for: nothing changes.
+pub fn stand_back() {}
+
 /// The system's number of the calling thread; 0 if there is none.
 pub fn thread_id() -> u64 {
     #[cfg(target_vendor = "apple")]

@@ -210,6 +210,15 @@ pub(in crate::posix) fn facts(file: &File) -> io::Result<FileFacts> {
     Ok(FileFacts { size: stat.stx_size, mode, is_regular, direct_alignment })
 }
 
+/// Makes the calling thread stand back: when it is woken, it waits until the thread that has the core has used its
+/// slice, instead of taking the core (`SCHED_BATCH`). For threads whose work may come a little later than that of users.
+/// Needs no permission; where it is not possible, nothing changes.
+pub fn stand_back() {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread, and the structure lives until the call returns.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const none) };
+}
+
 /// The kernel's number of the calling thread.
 pub fn thread_id() -> u64 {
     // SAFETY: no arguments, no memory.
@@ -225,4 +234,20 @@ pub(super) fn errno() -> *mut libc::c_int {
 /// Numbers of a device.
 pub(in crate::posix) fn device_numbers(device: u64) -> Option<(u32, u32)> {
     Some((libc::major(device), libc::minor(device)))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_thread_that_stands_back_is_a_batch_thread_alone() {
+        // SAFETY: 0 is the calling thread; the call takes and returns a number.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let before = policy();
+        let there = std::thread::spawn(move || {
+            super::stand_back();
+            policy()
+        });
+        assert_eq!(there.join().unwrap(), libc::SCHED_BATCH);
+        assert_eq!(policy(), before, "the thread that started it");
+    }
 }
