@@ -44,7 +44,9 @@ fn every_workload_runs_and_counts() {
     assert_eq!(ops(6), (Workload::ReadWhileWriting, 500, Some(500)), "the writer is not counted");
     assert_eq!(ops(8), (Workload::ReadRandom, 500, Some(500)), "filluniquerandom wrote every key");
     assert_eq!(ops(15), (Workload::ReadMissing, 500, Some(0)));
-    assert_eq!(ops(16), (Workload::SeekRandomWhileWriting, 500, Some(500)), "the writer is not counted");
+    // fillrandom wrote some keys several times and others never.
+    assert_eq!((ops(16).0, ops(16).1), (Workload::SeekRandomWhileWriting, 500), "the writer is not counted");
+    assert!(ops(16).2.is_some_and(|found| (1..=500).contains(&found)), "{:?}", ops(16));
     assert_eq!(outcomes.len(), 17);
     assert_eq!(outcomes[2].record.bytes(), 500 * 116);
     assert!(outcomes[14].device.is_some_and(|d| d.random_reads > 0.0));

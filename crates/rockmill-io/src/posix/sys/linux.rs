@@ -211,8 +211,8 @@ pub(in crate::posix) fn facts(file: &File) -> io::Result<FileFacts> {
 }
 
 /// Makes the calling thread stand back: when it is woken, it waits until the thread that has the core has used its
-/// slice, instead of taking the core (`SCHED_BATCH`). For threads whose work may come a little later than that of users.
-/// Needs no permission; where it is not possible, nothing changes.
+/// slice, instead of taking the core (`SCHED_BATCH`). For threads whose work may come a little later than that of
+/// users. Needs no permission; where it is not possible, nothing changes.
 pub fn stand_back() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: 0 is the calling thread, and the structure lives until the call returns.
