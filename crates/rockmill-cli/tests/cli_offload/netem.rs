@@ -1,5 +1,5 @@
-//! Host and worker in separate network namespaces, with a link between them on which `tc netem` delays, reorders, loses,
-//! repeats and damages packets, or lets none through. The kernel's own TCP is between them and that.
+//! Host and worker in separate network namespaces. On the link between them `tc netem` delays, reorders, loses, repeats
+//! and damages packets, or lets none through. The kernel's own TCP has to cope with that.
 //!
 //! Each test makes its two namespaces, and then runs itself once more, as a process in the host's namespace: the
 //! database is opened there. `rockmill worker` runs in the other one. A second link, on which nothing is disturbed,
@@ -482,7 +482,7 @@ fn a_link_that_loses_repeats_reorders_and_damages_packets() {
     });
 }
 
-/// Bytes change behind TCP's back: a veth link carries no checksums, so the kernel takes changed packets for right.
+/// Bytes change that TCP does not check: a veth link carries no checksums, so the kernel takes changed packets for right.
 #[test]
 fn damage_that_tcp_does_not_see_is_found() {
     between_two_networks("damage_that_tcp_does_not_see_is_found", |link| {
@@ -586,7 +586,8 @@ fn a_connection_that_is_half_open_between_two_jobs_is_found_on_both_sides() {
         compact(&db);
         let took = idle.elapsed();
         assert!(took < Duration::from_secs(30), "{took:?}");
-        base.check("a half-open connection", (dir, db), By::Host);
+        let said = base.check("a half-open connection", (dir, db), By::Host);
+        assert!(!said.contains("silent"), "it costs no lease: {said}");
         assert_eq!(open()[0], 0);
         // The worker closes a connection that has had no job for a minute, and is free for others all the time.
         assert_eq!((open()[1], worker.is_free()), (1, true));
