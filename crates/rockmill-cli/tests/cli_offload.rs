@@ -5,6 +5,8 @@ mod cli_support;
 mod kills;
 #[path = "cli_offload/namespaces.rs"]
 mod namespaces;
+#[path = "cli_offload/netem.rs"]
+mod netem;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

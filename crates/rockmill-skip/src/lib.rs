@@ -116,6 +116,8 @@ needs! {
     Guest = "guest",
     /// Network namespaces with a link between them that `tc` can slow down: root, and the commands of iproute2.
     Netns = "netns",
+    /// The same with a link that `tc netem` disturbs: a kernel with `sch_netem`, as the guest of `scripts/kernel7` has.
+    Netem = "netem",
     /// A kernel that has loaded both sides of NVMe over TCP (`nvme-tcp`, `nvmet-tcp`), and root.
     NvmeKernel = "nvme-kernel",
     /// `nvme`, of the package nvme-cli.

@@ -6,16 +6,16 @@ use rockmill_skip::{Missing, Needs};
 
 use super::*;
 
-const HOST: &str = "10.203.77.1";
-const WORKER: &str = "10.203.77.2";
+pub(super) const HOST: &str = "10.203.77.1";
+pub(super) const WORKER: &str = "10.203.77.2";
 
-/// Two namespaces with a link. Dropping it removes them and all processes in them.
-struct Network {
-    host: String,
-    worker: String,
+/// Two namespaces with a link. Dropping it removes them and ends all processes in them.
+pub(super) struct Network {
+    pub host: String,
+    pub worker: String,
 }
 
-fn run(program: &str, args: &[&str]) -> Result<String, String> {
+pub(super) fn run(program: &str, args: &[&str]) -> Result<String, String> {
     let done = Command::new(program).args(args).stdin(Stdio::null()).output().map_err(|e| format!("{program}: {e}"))?;
     if !done.status.success() {
         return Err(format!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&done.stderr).trim()));
@@ -26,24 +26,43 @@ fn run(program: &str, args: &[&str]) -> Result<String, String> {
 impl Network {
     /// Creates a link with this rate in each direction, in `tc`'s notation.
     fn new(name: &str, rate: &str) -> Result<Self, Missing> {
-        let id = std::process::id();
-        let network = Self { host: format!("rm-{name}-h{id}"), worker: format!("rm-{name}-w{id}") };
-        network.make(rate).map_err(|e| Needs::Netns.because(e))?;
+        let network = Self::empty(name);
+        network.slow(rate).map_err(|e| Needs::Netns.because(e))?;
         Ok(network)
     }
 
-    fn make(&self, rate: &str) -> Result<(), String> {
-        let (h, w) = (self.host.as_str(), self.worker.as_str());
-        for namespace in [h, w] {
+    /// Names for two namespaces that are not there yet.
+    pub(super) fn empty(name: &str) -> Self {
+        let id = std::process::id();
+        Self { host: format!("rm-{name}-h{id}"), worker: format!("rm-{name}-w{id}") }
+    }
+
+    fn slow(&self, rate: &str) -> Result<(), String> {
+        self.make()?;
+        self.join("link0", HOST, WORKER)?;
+        for namespace in [&self.host, &self.worker] {
+            let shape = ["-n", namespace, "qdisc", "add", "dev", "link0", "root", "tbf"];
+            run("tc", &[&shape[..], &["rate", rate, "burst", "256kb", "latency", "100ms"]].concat())?;
+        }
+        Ok(())
+    }
+
+    /// Makes the namespaces, without a link.
+    pub(super) fn make(&self) -> Result<(), String> {
+        for namespace in [&self.host, &self.worker] {
             run("ip", &["netns", "add", namespace])?;
             run("ip", &["-n", namespace, "link", "set", "lo", "up"])?;
         }
-        run("ip", &["link", "add", "link0", "netns", h, "type", "veth", "peer", "name", "link0", "netns", w])?;
-        for (namespace, address) in [(h, HOST), (w, WORKER)] {
-            run("ip", &["-n", namespace, "addr", "add", &format!("{address}/24"), "dev", "link0"])?;
-            run("ip", &["-n", namespace, "link", "set", "link0", "up"])?;
-            let shape = ["-n", namespace, "qdisc", "add", "dev", "link0", "root", "tbf"];
-            run("tc", &[&shape[..], &["rate", rate, "burst", "256kb", "latency", "100ms"]].concat())?;
+        Ok(())
+    }
+
+    /// Adds a link of this name, with these addresses of the host's and the worker's end.
+    pub(super) fn join(&self, link: &str, host: &str, worker: &str) -> Result<(), String> {
+        let (h, w) = (self.host.as_str(), self.worker.as_str());
+        run("ip", &["link", "add", link, "netns", h, "type", "veth", "peer", "name", link, "netns", w])?;
+        for (namespace, address) in [(h, host), (w, worker)] {
+            run("ip", &["-n", namespace, "addr", "add", &format!("{address}/24"), "dev", link])?;
+            run("ip", &["-n", namespace, "link", "set", link, "up"])?;
         }
         Ok(())
     }
@@ -82,6 +101,10 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for namespace in [&self.host, &self.worker] {
+            // What a test that failed has left there.
+            for process in run("ip", &["netns", "pids", namespace]).unwrap_or_default().split_whitespace() {
+                let _ = run("kill", &["-9", process]);
+            }
             let _ = run("ip", &["netns", "del", namespace]);
         }
     }
