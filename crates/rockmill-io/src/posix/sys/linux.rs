@@ -214,9 +214,11 @@ pub(in crate::posix) fn facts(file: &File) -> io::Result<FileFacts> {
 /// slice, instead of taking the core (`SCHED_BATCH`). For threads whose work may come a little later than that of
 /// users. Needs no permission; where it is not possible, nothing changes.
 pub fn stand_back() {
-    let none = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread, and the structure lives until the call returns.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const none) };
+    // No priority. Some C libraries have more fields.
+    let none = MaybeUninit::<libc::sched_param>::zeroed();
+    // SAFETY: 0 is the calling thread; the structure is numbers, for which zeros are right, and lives until the call
+    // returns.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, none.as_ptr()) };
 }
 
 /// The kernel's number of the calling thread.
