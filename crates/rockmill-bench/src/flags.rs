@@ -214,7 +214,7 @@ flags! {
     "Percent of the keys that hot_writes go to, the first ones in order (not in db_bench)." hot_keys: f64 = 5.0;
     "Entries of a write batch." batch_size: usize = 1;
     "Steps after each seek of seekrandom." seek_nexts: u64 = 0;
-    "Bytes per second that the writer of the whilewriting workloads may write; 0: no limit." benchmark_write_rate_limit: u64 = 0;
+    "Bytes per second that the writer beside readers may write; 0: no limit." benchmark_write_rate_limit: u64 = 0;
     "Delete operations; negative: num." deletes: i64 = -1;
     "Distinct keys of mergerandom; negative: num." merge_keys: i64 = -1;
     "Percent of reads in readrandomwriterandom." readwritepercent: u32 = 90;

@@ -9,7 +9,8 @@ use rockmill_io::ring::BatchIo;
 
 use crate::btf::Btf;
 use crate::object::Program;
-use crate::sys::{Arena, Loaded, LoopTypes, Looped, Refused};
+use crate::said::Refused;
+use crate::sys::{Arena, Loaded, LoopTypes, Looped};
 
 /// The committed merge program, compiled from `bpf/merge.bpf.c`.
 pub const MERGE_OBJECT: &[u8] = include_bytes!("../bpf/merge.bpf.o");

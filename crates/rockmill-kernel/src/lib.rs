@@ -25,6 +25,7 @@ pub mod merge;
 pub mod merge_object;
 pub mod object;
 pub mod pool;
+mod said;
 #[cfg(target_os = "linux")]
 mod sys;
 #[cfg(not(target_os = "linux"))]
@@ -36,4 +37,5 @@ pub use merge::{BlockPlace, Dropped, FilterJob, Job, Merge, Record, Refusal, Sta
 pub use merge_object::MergeObject;
 pub use object::{BadObject, Program};
 pub use pool::Pool;
-pub use sys::{Thing, is_in_kernel};
+pub use said::Thing;
+pub use sys::is_in_kernel;

@@ -6,6 +6,7 @@ use std::io;
 use rockmill_io::ring::BatchIo;
 
 use crate::btf::Btf;
+use crate::said::{Refused, Thing};
 
 fn only_linux() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "eBPF is Linux's, and this is another system")
@@ -30,15 +31,6 @@ impl Memory {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match self.0 {}
     }
-}
-
-/// Why a program was not loaded.
-#[derive(Debug)]
-pub struct Refused {
-    /// What the system said.
-    pub error: io::Error,
-    /// Empty: there is no verifier.
-    pub log: String,
 }
 
 /// An arena that cannot be made.
@@ -142,17 +134,6 @@ impl Looped {
     pub fn call(&mut self, _arena: &mut Arena, _control: u32) -> io::Result<u32> {
         match self.0 {}
     }
-}
-
-/// What the kernel gives numbers to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thing {
-    /// A program that the verifier has accepted.
-    Program,
-    /// A map: an arena, or operations of a ring.
-    Map,
-    /// What attaches operations to a ring.
-    Link,
 }
 
 /// True if the kernel still has the object with this number.

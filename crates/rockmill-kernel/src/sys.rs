@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
+use crate::said::{Refused, Thing};
 pub use looped::{LoopTypes, Looped};
 
 const BPF_MAP_CREATE: libc::c_long = 0;
@@ -153,15 +154,6 @@ impl Memory {
     }
 }
 
-/// Why a program was not loaded.
-#[derive(Debug)]
-pub struct Refused {
-    /// What the kernel said.
-    pub error: io::Error,
-    /// The verifier's log; empty if the verifier did not run.
-    pub log: String,
-}
-
 /// A BPF arena: the map, and its memory here.
 #[derive(Debug)]
 pub struct Arena {
@@ -264,17 +256,6 @@ impl Loaded {
         attr.call(BPF_OBJ_GET_INFO_BY_FD, 16).ok()?;
         Some(u32::from_ne_bytes(*info.get(216..)?.first_chunk::<4>()?))
     }
-}
-
-/// What the kernel gives numbers to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thing {
-    /// A program that the verifier has accepted.
-    Program,
-    /// A map: an arena, or operations of a ring.
-    Map,
-    /// What attaches operations to a ring.
-    Link,
 }
 
 /// True if the kernel still has the object with this number. For tests.
