@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rockmill::internals::{DEVICE_BLOCK, WorkerDevice};
+use rockmill::MergeEngine;
+use rockmill::internals::{DEVICE_BLOCK, JobRegistry, JobResult, WorkerDevice, WorkerMachine};
+use rockmill_io::ManualClock;
 
+use super::{clock, rogues};
 use crate::device::NvmeDevice;
 
 /// A device that remembers what was read of it and written to it; without the other one it gives back what was read.
@@ -46,8 +50,28 @@ impl WorkerDevice for Remembers {
     }
 }
 
+/// Does a job twice: on its device, and then of the blocks that it read, without a network. Both write the same bytes.
+/// The result is the first one's, the outputs are the second one's.
+pub(super) fn done_twice(job: rogues::Job) -> (JobResult, Vec<Vec<u8>>) {
+    // By an engine whose reads are the same each time, those of the first run are all that the second one has; by a
+    // clock that stands still, both write the same time into their tables.
+    let stopped = Arc::new(ManualClock::new(clock().now_micros()));
+    let machine = WorkerMachine::new(JobRegistry::default(), 1, stopped).with_engine(MergeEngine::Pread).unwrap();
+    let spec = machine.accept(&job.spec).unwrap();
+    let bytes = job.device.bytes();
+    let there = Arc::new(Remembers { behind: Some(job.device), bytes, ..Remembers::default() });
+    let result = machine.run(&spec, Arc::clone(&there) as Arc<dyn WorkerDevice>, &Arc::default());
+    let read = Mutex::new(std::mem::take(&mut *there.read.lock()));
+    let here = Arc::new(Remembers { bytes, read, ..Remembers::default() });
+    let again = machine.run(&spec, Arc::clone(&here) as Arc<dyn WorkerDevice>, &Arc::default());
+    again.outcome.unwrap();
+    assert!(*here.written.lock() == *there.written.lock());
+    let written = outputs(&here.written.lock());
+    (result, written)
+}
+
 /// What lies together of what was written: the outputs.
-pub(super) fn outputs(written: &BTreeMap<u64, Vec<u8>>) -> Vec<Vec<u8>> {
+fn outputs(written: &BTreeMap<u64, Vec<u8>>) -> Vec<Vec<u8>> {
     let mut out: Vec<(u64, Vec<u8>)> = Vec::new();
     for (at, block) in written {
         match out.last_mut() {

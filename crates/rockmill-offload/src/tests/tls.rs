@@ -6,13 +6,12 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rockmill::MergeEngine;
-use rockmill::internals::{JobRegistry, WorkerDevice, WorkerMachine};
+use rockmill::internals::WorkerDevice;
 use rockmill_nvme::psk::TlsKey;
 use rockmill_nvme::tcp::ClientTls;
 use rockmill_skip::{Needs, program, skip};
 
-use super::remembers::{Remembers, outputs};
+use super::remembers::done_twice;
 use super::*;
 use crate::device::{NvmeDevice, Place};
 
@@ -259,19 +258,10 @@ fn tables_are_the_same_bytes_and_nobody_reads_along() {
         let (seen, makes) = (Arc::clone(&data), Arc::clone(&made));
         let rogue = Rogue::start(move |channel| {
             let (mut channel, job) = take(&channel, of_worker.as_ref(), |to| seen.before(to)).unwrap();
-            // By an engine whose reads are the same each time: those of the first run are all that the second one has.
-            let machine = WorkerMachine::new(JobRegistry::default(), 1, clock());
-            let machine = machine.with_engine(MergeEngine::Pread).unwrap();
-            let spec = machine.accept(&job.spec).unwrap();
-            let bytes = job.device.bytes();
-            let there = Arc::new(Remembers { behind: Some(job.device), bytes, ..Remembers::default() });
-            let result = machine.run(&spec, Arc::clone(&there) as Arc<dyn WorkerDevice>, &Arc::default());
-            let read = Mutex::new(std::mem::take(&mut *there.read.lock()));
-            let here = Arc::new(Remembers { bytes, read, ..Remembers::default() });
-            let again = machine.run(&spec, Arc::clone(&here) as Arc<dyn WorkerDevice>, &Arc::default());
-            assert!(again.outcome.is_ok() && *here.written.lock() == *there.written.lock());
-            makes.lock().extend(outputs(&here.written.lock()));
-            channel.tell(&rogues::done(job.epoch, &result)).unwrap();
+            let epoch = job.epoch;
+            let (result, outputs) = done_twice(job);
+            makes.lock().extend(outputs);
+            channel.tell(&rogues::done(epoch, &result)).unwrap();
         });
         let dir = tempfile::tempdir().unwrap();
         let address = control.before(rogue.address);
