@@ -1,40 +1,19 @@
 //! Measurements by the kernel, through calls that the standard library does not have. `unsafe` of the crate is here,
-//! in the peer LMDB and in what loads libnfs (`offload/nfs/libnfs.rs`).
+//! in `kernel/linux.rs`, in the peer LMDB and in what loads libnfs (`offload/nfs/libnfs.rs`).
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(not(target_os = "linux"))]
+#[path = "kernel/not_linux.rs"]
+mod linux;
 
 use std::fs;
-use std::io;
-#[cfg(target_os = "linux")]
-use std::os::fd::FromRawFd;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// `PERF_TYPE_TRACEPOINT`.
-#[cfg(target_os = "linux")]
-const TYPE_TRACEPOINT: u32 = 2;
-/// `struct perf_event_attr`'s bit `inherit`: threads that are started later are counted too.
-#[cfg(target_os = "linux")]
-const FLAG_INHERIT: u64 = 1 << 1;
-/// `PERF_FLAG_FD_CLOEXEC`.
-#[cfg(target_os = "linux")]
-const OPEN_CLOEXEC: libc::c_ulong = 8;
-const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+pub use linux::forget_cached;
 
-/// The first 64 bytes of the kernel's `perf_event_attr` (its first published size), which is enough here.
-#[cfg(target_os = "linux")]
-#[repr(C)]
-#[derive(Default)]
-struct EventAttributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    bp_type: u32,
-    bp_addr: u64,
-}
+const TRACEFS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// CPU time and context switches of this process so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -73,17 +52,6 @@ pub fn sync_disks() {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::sync() };
 }
-
-/// Drops a file's clean pages from the page cache: later reads go to the device.
-#[cfg(target_os = "linux")]
-pub fn forget_cached(file: &fs::File) {
-    // SAFETY: the descriptor is open; the call is advice, it changes no data and touches no memory of ours.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-}
-
-/// Does nothing: only Linux has such a call, so later reads may be of memory.
-#[cfg(not(target_os = "linux"))]
-pub fn forget_cached(_: &fs::File) {}
 
 /// Returns free memory to the kernel, so that one side's heap is not part of the next one's peak.
 pub fn give_memory_back() {
@@ -141,7 +109,7 @@ impl SyscallCounters {
                 _ if name != "all" => continue,
                 _ => return Err(format!("{path} cannot be read")),
             };
-            match open_counter(id) {
+            match linux::open_counter(id) {
                 Ok(fd) => counters.push((name, fd)),
                 Err(e) => {
                     return Err(format!("perf_event_open: {e} (needs CAP_PERFMON or kernel.perf_event_paranoid -1)"));
@@ -153,42 +121,8 @@ impl SyscallCounters {
 
     /// The counts so far.
     pub fn read(&self) -> Vec<(&'static str, u64)> {
-        self.counters.iter().map(|(name, fd)| (*name, read_counter(fd))).collect()
+        self.counters.iter().map(|(name, fd)| (*name, linux::read_counter(fd))).collect()
     }
-}
-
-/// Only Linux has tracepoints; elsewhere there is no tracefs, so this is not reached.
-#[cfg(not(target_os = "linux"))]
-fn open_counter(_tracepoint: u64) -> io::Result<OwnedFd> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-#[cfg(target_os = "linux")]
-fn open_counter(tracepoint: u64) -> io::Result<OwnedFd> {
-    let attributes = EventAttributes {
-        kind: TYPE_TRACEPOINT,
-        size: size_of::<EventAttributes>() as u32,
-        config: tracepoint,
-        flags: FLAG_INHERIT,
-        ..EventAttributes::default()
-    };
-    let (this_process, any_cpu, no_group) = (0, -1, -1);
-    // SAFETY: the attributes are readable for the size that they state; the kernel only reads them.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_perf_event_open, &raw const attributes, this_process, any_cpu, no_group, OPEN_CLOEXEC)
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call succeeded, so this is an open descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-fn read_counter(fd: &OwnedFd) -> u64 {
-    let mut count = 0u64;
-    // SAFETY: the descriptor is open and `count` has room for the eight bytes that are asked for.
-    let read = unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
-    if read == size_of::<u64>() as isize { count } else { 0 }
 }
 
 #[cfg(test)]

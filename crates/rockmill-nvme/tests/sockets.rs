@@ -81,6 +81,27 @@ fn several_queues_write_and_read_at_once() {
     served.until("the controller's end", || served.bench.target.controllers() == 0);
 }
 
+/// A message that arrives does not take the core from a thread of the store.
+#[test]
+#[cfg(target_os = "linux")]
+fn threads_that_serve_a_connection_stand_back() {
+    const SCHED_BATCH: &str = "3";
+    let served = served(Bench::new());
+    let _host = served.host();
+    let stand_back = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+        // `PID (NAME) STATE ...`: the policy is the 41st field, so the 39th after the name.
+        let policies: Vec<String> = stats
+            .filter_map(|stat| stat.split_once("(nvme-connection) ").map(|(_, rest)| rest.to_owned()))
+            .filter_map(|rest| rest.split(' ').nth(38).map(str::to_owned))
+            .collect();
+        !policies.is_empty() && policies.iter().all(|policy| policy == SCHED_BATCH)
+    };
+    // A thread has its name a moment before it stands back.
+    served.until("the threads of connections", stand_back);
+}
+
 #[test]
 fn round_trips_and_bytes_are_counted() {
     let served = served(Bench::new());
