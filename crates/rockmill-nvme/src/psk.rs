@@ -6,9 +6,9 @@
 //!                                                               └── HMAC of both names ──► digest ──► identity
 //! ```
 //!
-//! This module has no TLS and needs no feature. Identities are of version 1 unless asked otherwise: they include a digest
-//! of the names under the key, so two keys for the same names have different identities. [`Derivation`] has the other
-//! ways from a configured key to a connection's, which tools of Linux have.
+//! This module has no TLS and needs no feature. Identities are of version 1 unless asked otherwise: they include a
+//! digest of the names under the key, so two keys for the same names have different identities. [`Derivation`] has the
+//! other ways from a configured key to a connection's, which tools of Linux have.
 
 use std::fmt;
 
@@ -35,15 +35,15 @@ pub struct TlsKey {
 /// the key. Linux keeps keys and identities as they are given to it: nvme-cli derives them, with its library libnvme.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Derivation {
-    /// As NVMe/TCP 1.1 has it, an identity of version 1: the names and a digest of them under the key. libnvme since
-    /// 1.15 does this.
+    /// As specified, with an identity of version 1: the names and a digest of them under the key. nvme-cli of 2026 does
+    /// this.
     #[default]
     V1,
-    /// As NVMe/TCP 1.0 has it, an identity of version 0: only the names. So two keys for the same names are told apart
+    /// As specified at first, with an identity of version 0: only the names. Two keys for the same names are told apart
     /// only when one fails.
     V0,
-    /// The same as [`V1`](Self::V1) by libnvme before 1.15, as Debian 13 has it (1.13): HKDF-Expand-Label without the
-    /// lengths of label and context, and with the bytes of the result's length swapped.
+    /// [`V1`](Self::V1) by older versions of libnvme, such as Debian 13's (1.13): HKDF-Expand-Label without the lengths
+    /// of label and context, and with the bytes of the result's length swapped. Newer nvme-cli does it with `--compat`.
     OldV1,
     /// [`V0`](Self::V0) by such a libnvme.
     OldV0,
@@ -271,8 +271,8 @@ mod tests {
         assert_eq!(hex(psk.key()), wanted);
     }
 
-    /// Version 0 against the same computation; the old ways against it and, for the identity, nvme-cli 2.13 with libnvme
-    /// 1.13.
+    /// Version 0 against the same computation; the old ways against it and, for the identity, nvme-cli 2.13 with
+    /// libnvme 1.13.
     #[test]
     fn other_derivations_are_what_tools_have() {
         let key = TlsKey::parse(TEXT_01).unwrap();

@@ -17,16 +17,20 @@ use rockmill_nvme::psk::{Derivation, Psk, TlsKey};
 use rockmill_nvme::target::TargetConfig;
 use rockmill_nvme::tcp::{ClientTls, Reconnect, ServerTls, TcpHost};
 use rockmill_skip::Needs;
+use tempfile::TempDir;
 
 use crate::common::{NQN, pattern};
-use crate::kernel::{KernelController, clock, kernel, program, run, until};
+use crate::kernel::{KernelController, clock, kernel, program, run, text, until};
 use crate::kernel_host::{HOST, HOST_ID, Served, exercise};
 use crate::kernel_target::{self, SUBSYSTEM, Subsystem};
+
+const LOG: &str = "log";
 
 /// `tlshd`, and the keyring. Dropping this ends the one and clears the other.
 struct Handshakes {
     daemon: Child,
-    log: PathBuf,
+    /// Its configuration and its log.
+    place: TempDir,
     keyctl: PathBuf,
 }
 
@@ -35,13 +39,13 @@ impl Handshakes {
     fn begin(test: &str) -> Option<Self> {
         let tlshd = program(test, "tlshd", Needs::Tlshd)?;
         let keyctl = program(test, "keyctl", Needs::Tlshd)?;
-        let place = std::env::temp_dir();
-        let (configuration, log) = (place.join("rockmill-tlshd.conf"), place.join("rockmill-tlshd.log"));
+        let place = tempfile::tempdir().unwrap();
+        let configuration = place.path().join("conf");
         fs::write(&configuration, "[debug]\nloglevel=1\n[authenticate]\nkeyrings=.nvme\n").unwrap();
-        let to = File::create(&log).unwrap();
+        let to = File::create(place.path().join(LOG)).unwrap();
         let mut command = Command::new(tlshd);
         command.arg("-s").arg("-c").arg(&configuration).stdin(Stdio::null()).stdout(to.try_clone().unwrap()).stderr(to);
-        let me = Self { daemon: command.spawn().unwrap(), log, keyctl };
+        let me = Self { daemon: command.spawn().unwrap(), place, keyctl };
         // It listens when it has a generic netlink socket (16) in a multicast group. The socket's port has its process.
         until("tlshd to listen", || {
             let sockets = fs::read_to_string("/proc/net/netlink").unwrap();
@@ -90,7 +94,7 @@ impl Drop for Handshakes {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
         if thread::panicking() {
-            eprintln!("tlshd said:\n{}", fs::read_to_string(&self.log).unwrap_or_default());
+            eprintln!("tlshd said:\n{}", text(self.place.path().join(LOG)));
         }
     }
 }
@@ -185,8 +189,8 @@ fn our_target_derives_keys_as_nvme_cli() {
         [("0", [Derivation::V0, Derivation::OldV0]), ("1", [Derivation::V1, Derivation::OldV1])]
     {
         handshakes.forget();
-        let text = key.to_text();
-        run(&nvme, &["check-tls-key", "-d", &text, "-n", HOST, "-c", NQN, "-I", version, "--insert"]);
+        let secret = key.to_text();
+        run(&nvme, &["check-tls-key", "-d", &secret, "-n", HOST, "-c", NQN, "-I", version, "--insert"]);
         let works = derivations.map(|derivation| {
             let psk = key.psk_by(derivation, HOST, NQN);
             let served = Served::with_tls(TargetConfig::new(NQN), 512, server(&[psk]));
@@ -204,9 +208,9 @@ fn nvme_cli_connects_to_all_that_we_serve_over_tls() {
     let Some(handshakes) = Handshakes::begin(TEST) else { return };
     let Some(nvme) = program(TEST, "nvme", Needs::NvmeCli) else { return };
     let key = key();
-    let text = key.to_text();
+    let secret = key.to_text();
     for subsystem in [NQN, DISCOVERY_NQN] {
-        run(&nvme, &["check-tls-key", "-d", &text, "-n", HOST, "-c", subsystem, "-I", "1", "--insert"]);
+        run(&nvme, &["check-tls-key", "-d", &secret, "-n", HOST, "-c", subsystem, "-I", "1", "--insert"]);
     }
     assert_eq!(handshakes.known(), 2);
     let both =
