@@ -83,8 +83,7 @@
 //! # Not implemented yet
 //!
 //! - TLS with SHA-384, and with keys derived during authentication ("secure channel concatenation").
-//! - The discovery log does not say which of its entries require TLS, and a host ignores an entry that says so.
-//! - Reconnecting after a lost connection: calls fail, and the caller has to connect again.
+//! - A host that reads in the discovery log that an entry requires TLS does not use TLS by itself.
 //! - Sockets through io_uring, and zero-copy transfers: here a write's data is copied twice, a read's once.
 //! - The Disconnect command, Reservations, Dataset Management, Compare, Write Uncorrectable, Verify, fused commands.
 //! - Aborting anything but event requests: Abort answers that the command was not aborted, which the specification

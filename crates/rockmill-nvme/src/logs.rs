@@ -109,6 +109,42 @@ impl SmartLog {
 /// Transport type: TCP.
 pub const TRANSPORT_TCP: u8 = 3;
 
+/// Whether hosts of a subsystem use TLS 1.3 (TREQ and, for TCP, SECTYPE of the entry).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Security {
+    /// There is no TLS.
+    #[default]
+    None,
+    /// They may.
+    Tls13Offered,
+    /// They must.
+    Tls13Required,
+}
+
+impl Security {
+    /// Where an entry has the transport's own fields (TSAS). SECTYPE is the first byte of TCP's.
+    const SECTYPE_AT: usize = 768;
+    const SECTYPE_TLS13: u8 = 2;
+
+    /// TREQ and SECTYPE.
+    fn encode(self) -> (u8, u8) {
+        match self {
+            Self::None => (2, 0),
+            Self::Tls13Offered => (2, Self::SECTYPE_TLS13),
+            Self::Tls13Required => (1, Self::SECTYPE_TLS13),
+        }
+    }
+
+    fn decode(treq: u8, sectype: u8) -> Self {
+        // The other bits of TREQ are about other things.
+        match (sectype, treq & 3) {
+            (Self::SECTYPE_TLS13, 1) => Self::Tls13Required,
+            (Self::SECTYPE_TLS13, _) => Self::Tls13Offered,
+            _ => Self::None,
+        }
+    }
+}
+
 /// An entry of the discovery log: where a subsystem is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveryEntry {
@@ -128,6 +164,8 @@ pub struct DiscoveryEntry {
     pub subsystem: String,
     /// Address, as text.
     pub address: String,
+    /// Whether its hosts use TLS. A host that reads the log decides what it does about it.
+    pub security: Security,
 }
 
 impl DiscoveryEntry {
@@ -138,8 +176,7 @@ impl DiscoveryEntry {
         b[0] = self.transport;
         b[1] = self.family;
         b[2] = self.subsystem_kind;
-        // No secure channel is required or offered (TREQ 10b).
-        b[3] = 2;
+        (b[3], b[Security::SECTYPE_AT]) = self.security.encode();
         put(&mut b, 4, &self.port.to_le_bytes());
         put(&mut b, 6, &crate::fabrics::DYNAMIC_CONTROLLER.to_le_bytes());
         put(&mut b, 8, &self.admin_entries.to_le_bytes());
@@ -161,6 +198,10 @@ impl DiscoveryEntry {
             service: text_at(b, 32, 32),
             subsystem: nqn_at(b, 256)?,
             address: text_at(b, 512, 256),
+            security: match b[0] {
+                TRANSPORT_TCP => Security::decode(b[3], b[Security::SECTYPE_AT]),
+                _ => Security::None,
+            },
         })
     }
 }

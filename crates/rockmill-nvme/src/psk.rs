@@ -6,8 +6,9 @@
 //!                                                               └── HMAC of both names ──► digest ──► identity
 //! ```
 //!
-//! This module has no TLS and needs no feature. Identities are of version 1: they include a digest of the names under
-//! the key, so two keys for the same names have different identities.
+//! This module has no TLS and needs no feature. Identities are of version 1 unless asked otherwise: they include a
+//! digest of the names under the key, so two keys for the same names have different identities. [`Derivation`] has the
+//! other ways from a configured key to a connection's, which tools of Linux have.
 
 use std::fmt;
 
@@ -28,6 +29,49 @@ pub struct TlsKey {
     key: Vec<u8>,
     /// `None`: the key is used as it is, without deriving another one per host.
     hash: Option<Hash>,
+}
+
+/// How the key of a connection and its identity come from a configured key. Both sides must do the same, or TLS refuses
+/// the key. Linux keeps keys and identities as they are given to it: nvme-cli derives them, with its library libnvme.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Derivation {
+    /// As specified, with an identity of version 1: the names and a digest of them under the key. nvme-cli of 2026 does
+    /// this.
+    #[default]
+    V1,
+    /// As specified at first, with an identity of version 0: only the names. Two keys for the same names are told apart
+    /// only when one fails.
+    V0,
+    /// [`V1`](Self::V1) by older versions of libnvme, such as Debian 13's (1.13): HKDF-Expand-Label without the lengths
+    /// of label and context, and with the bytes of the result's length swapped. Newer nvme-cli does it with `--compat`.
+    OldV1,
+    /// [`V0`](Self::V0) by such a libnvme.
+    OldV0,
+}
+
+impl Derivation {
+    /// All of them. A target can have a key by each for the same names, except for both `V0` and `OldV0`: their
+    /// identities are the same.
+    pub const ALL: [Self; 4] = [Self::V1, Self::V0, Self::OldV1, Self::OldV0];
+
+    fn version(self) -> u8 {
+        u8::from(matches!(self, Self::V1 | Self::OldV1))
+    }
+
+    /// HKDF-Expand-Label (RFC 8446) with the hash's length as output length: one block.
+    fn expand(self, hash: Hash, key: &[u8], label: &str, context: &[u8]) -> Vec<u8> {
+        const PREFIX: &str = "tls13 ";
+        // Lengths are truncated only for names of more than 255 bytes, whose identities no connection accepts.
+        let [bytes, label_bytes, context_bytes] =
+            [hash.bytes() as u8, (PREFIX.len() + label.len()) as u8, context.len() as u8];
+        let (prefix, label) = (PREFIX.as_bytes(), label.as_bytes());
+        match self {
+            Self::V1 | Self::V0 => {
+                hash.mac(key, &[&[0, bytes, label_bytes], prefix, label, &[context_bytes], context, &[1]])
+            }
+            Self::OldV1 | Self::OldV0 => hash.mac(key, &[&[bytes, 0], prefix, label, context, &[1]]),
+        }
+    }
 }
 
 /// Why the text of a key is invalid.
@@ -74,23 +118,31 @@ impl TlsKey {
         self.hash.unwrap_or(if self.key.len() == Hash::Sha256.bytes() { Hash::Sha256 } else { Hash::Sha384 })
     }
 
-    /// The key for connections of this host to this subsystem.
+    /// The key for connections of this host to this subsystem, with an identity of version 1.
     #[must_use]
     pub fn psk(&self, host: &str, subsystem: &str) -> Psk {
+        self.psk_by(Derivation::V1, host, subsystem)
+    }
+
+    /// The same, derived in another way: for peers that know no better.
+    #[must_use]
+    pub fn psk_by(&self, derivation: Derivation, host: &str, subsystem: &str) -> Psk {
         let hash = self.hash();
         let retained = match self.hash {
             None => self.key.clone(),
-            Some(_) => expand(hash, &extract(hash, &self.key), "HostNQN", host.as_bytes()),
+            Some(_) => derivation.expand(hash, &extract(hash, &self.key), "HostNQN", host.as_bytes()),
         };
-        let names = [host.as_bytes(), b" ", subsystem.as_bytes(), b" NVMe-over-Fabrics"];
-        let digest = encode_base64(&hash.mac(&retained, &names));
         let code = hash.code();
-        Psk {
-            key: tls_psk(hash, &retained, &digest),
-            identity: format!("NVMe1R{code:02} {host} {subsystem} {digest}"),
-            host: host.to_owned(),
-            hash,
-        }
+        let named = format!("NVMe{}R{code:02} {host} {subsystem}", derivation.version());
+        let (identity, context) = if derivation.version() == 0 {
+            (named.clone(), named)
+        } else {
+            let names = [host.as_bytes(), b" ", subsystem.as_bytes(), b" NVMe-over-Fabrics"];
+            let digest = encode_base64(&hash.mac(&retained, &names));
+            (format!("{named} {digest}"), format!("{code:02} {digest}"))
+        };
+        let key = derivation.expand(hash, &extract(hash, &retained), "nvme-tls-psk", context.as_bytes());
+        Psk { key, identity, host: host.to_owned(), subsystem: subsystem.to_owned(), hash }
     }
 }
 
@@ -107,6 +159,7 @@ pub struct Psk {
     identity: String,
     key: Vec<u8>,
     host: String,
+    subsystem: String,
     hash: Hash,
 }
 
@@ -129,6 +182,12 @@ impl Psk {
         &self.host
     }
 
+    /// The subsystem's name.
+    #[must_use]
+    pub fn subsystem(&self) -> &str {
+        &self.subsystem
+    }
+
     /// The hash of the key's cipher suite.
     #[must_use]
     pub fn hash(&self) -> Hash {
@@ -143,24 +202,9 @@ impl fmt::Debug for Psk {
     }
 }
 
-/// Derives the TLS PSK from a retained PSK and the digest of its identity.
-fn tls_psk(hash: Hash, retained: &[u8], digest: &str) -> Vec<u8> {
-    let context = format!("{:02} {digest}", hash.code());
-    expand(hash, &extract(hash, retained), "nvme-tls-psk", context.as_bytes())
-}
-
 /// HKDF-Extract without a salt (RFC 5869).
 fn extract(hash: Hash, key: &[u8]) -> Vec<u8> {
     hash.mac(&vec![0; hash.bytes()], &[key])
-}
-
-/// HKDF-Expand-Label (RFC 8446) with the hash's length as output length: one block.
-fn expand(hash: Hash, key: &[u8], label: &str, context: &[u8]) -> Vec<u8> {
-    const PREFIX: &str = "tls13 ";
-    // Lengths are truncated only for names of more than 255 bytes, whose identities no connection accepts.
-    let [bytes, label_bytes, context_bytes] = [hash.bytes(), PREFIX.len() + label.len(), context.len()];
-    let head = [0, bytes as u8, label_bytes as u8];
-    hash.mac(key, &[&head, PREFIX.as_bytes(), label.as_bytes(), &[context_bytes as u8], context, &[1]])
 }
 
 #[cfg(test)]
@@ -225,6 +269,32 @@ mod tests {
         let wanted = "a2b2f943f479fc682555cec89857c80ed004ce92f32a973d\
                       5764155bb7e36b17a85368a0666d250afac9282dda2e62ca";
         assert_eq!(hex(psk.key()), wanted);
+    }
+
+    /// Version 0 against the same computation; the old ways against it and, for the identity, nvme-cli 2.13 with
+    /// libnvme 1.13.
+    #[test]
+    fn other_derivations_are_what_tools_have() {
+        let key = TlsKey::parse(TEXT_01).unwrap();
+        let names = "nqn.psk-test-host nqn.psk-test-subsys";
+        let old = format!("NVMe1R01 {names} 66GuqV08TsAGII39teWUfwQwizjv06Jy8jOcX3NAAzM=");
+        for (derivation, identity, wanted) in [
+            (
+                Derivation::V0,
+                format!("NVMe0R01 {names}"),
+                "05c6503551ad136e6ee32e6eeb3f6d500b69701d84ec71e328f65c7f51566f68",
+            ),
+            (Derivation::OldV1, old, "b9f5ab2a41ba6e72a23a12066302a2f775fa6c0942c8e0b18ca8ac07edf305e2"),
+            (
+                Derivation::OldV0,
+                format!("NVMe0R01 {names}"),
+                "09fb1983ac6d6d0353e7cae4f23daddd651c367fa347c59d9cf6936f5a83eafb",
+            ),
+        ] {
+            let psk = key.psk_by(derivation, "nqn.psk-test-host", "nqn.psk-test-subsys");
+            assert_eq!((psk.identity(), hex(psk.key()).as_str()), (identity.as_str(), wanted), "{derivation:?}");
+            assert_eq!((psk.host(), psk.subsystem()), ("nqn.psk-test-host", "nqn.psk-test-subsys"));
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use rockmill_nvme::fabrics::{
 };
 use rockmill_nvme::identify::{ControllerKind, Descriptor};
 use rockmill_nvme::initiator::{Admin, AdminEvent, Command, End, HostError, Io, Link, NamespaceInfo};
-use rockmill_nvme::logs::DiscoveryEntry;
+use rockmill_nvme::logs::{DiscoveryEntry, Security};
 use rockmill_nvme::pdu_error::FatalError;
 use rockmill_nvme::status::Status;
 use rockmill_nvme::target::{MemoryNamespace, Namespace, Target, TargetConfig};
@@ -450,6 +450,7 @@ fn a_connect_that_is_refused_says_which_parameter() {
 fn discovery_tells_where_subsystems_are_and_when_that_changes() {
     let mut bench = Bench::new();
     bench.host.subsystem = DISCOVERY_NQN.into();
+    let securities = [Security::None, Security::Tls13Offered, Security::Tls13Required];
     let entry = |port: u16| DiscoveryEntry {
         transport: 3,
         family: 1,
@@ -459,11 +460,12 @@ fn discovery_tells_where_subsystems_are_and_when_that_changes() {
         service: "4420".into(),
         subsystem: NQN.into(),
         address: "192.0.2.7".into(),
+        security: securities[usize::from(port) % 3],
     };
-    bench.target.set_discovery(vec![entry(1), entry(2)]);
+    bench.target.set_discovery(vec![entry(1), entry(2), entry(3)]);
     let mut admin = bench.admin();
     assert_eq!(admin.controller().identity.kind, ControllerKind::Discovery);
-    assert_eq!(admin.discovery_log().unwrap(), [entry(1), entry(2)]);
+    assert_eq!(admin.discovery_log().unwrap(), [entry(1), entry(2), entry(3)]);
     admin.want_events(EVENT_DISCOVERY).unwrap();
     assert_eq!(admin.event().unwrap(), None);
     bench.target.set_discovery(vec![entry(5)]);
@@ -471,6 +473,9 @@ fn discovery_tells_where_subsystems_are_and_when_that_changes() {
     let told = AdminEvent { kind: 2, information: 0xf0, page: log_page::DISCOVERY };
     assert_eq!(admin.event().unwrap(), Some(told));
     assert_eq!(admin.discovery_log().unwrap(), [entry(5)]);
+    // TREQ and SECTYPE, as the specification numbers them.
+    let bytes = securities.map(|security| DiscoveryEntry { security, ..entry(1) }.encode());
+    assert_eq!(bytes.map(|bytes| (bytes[3], bytes[768])), [(2, 0), (2, 2), (1, 2)]);
     assert_eq!(status(admin.namespaces()), Status::INVALID_FIELD);
     assert_eq!(status(admin.smart()), Status::INVALID_LOG_PAGE);
     assert_eq!(status(admin.set_queues(1)), Status::INVALID_FIELD);

@@ -14,8 +14,9 @@ use common::{BLOCK, Bench, NQN, pattern};
 use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslStream, SslVerifyMode, SslVersion};
 use rockmill_io::{Clock, SystemClock};
 use rockmill_nvme::auth::SystemRandom;
-use rockmill_nvme::initiator::HostError;
-use rockmill_nvme::psk::{Psk, TlsKey};
+use rockmill_nvme::fabrics::DISCOVERY_NQN;
+use rockmill_nvme::initiator::{HostConfig, HostError};
+use rockmill_nvme::psk::{Derivation, Psk, TlsKey};
 use rockmill_nvme::status::Status;
 use rockmill_nvme::target::TargetConfig;
 use rockmill_nvme::tcp::{ClientTls, ServerConfig, ServerTls, Stream, TcpHost, TcpServer};
@@ -392,6 +393,49 @@ fn a_host_has_the_name_that_its_key_is_for() {
     };
     connect(HOST).unwrap();
     assert_eq!(connect(other).unwrap_err().status(), Some(Status::CONNECT_INVALID_HOST));
+}
+
+#[test]
+fn a_host_connects_to_the_subsystem_that_its_key_is_for() {
+    let key = key();
+    let bench = Bench::new();
+    let psks = vec![key.psk(HOST, NQN), key.psk(HOST, DISCOVERY_NQN)];
+    let tls = ServerTls::new(psks).unwrap();
+    let target = Arc::clone(&bench.target);
+    let server = TcpServer::start_with(listener(), target, ServerConfig::default(), Some(tls), clock()).unwrap();
+    for (to, is_for) in [(NQN, NQN), (DISCOVERY_NQN, DISCOVERY_NQN), (NQN, DISCOVERY_NQN), (DISCOVERY_NQN, NQN)] {
+        let tls = ClientTls::new(&key.psk(HOST, is_for)).unwrap();
+        let config = HostConfig { subsystem: to.into(), ..bench.host.clone() };
+        let got = TcpHost::connect_with(server.address(), config, Some(tls), clock());
+        match to == is_for {
+            true => drop(got.unwrap()),
+            false => assert_eq!(got.unwrap_err().status(), Some(Status::CONNECT_INVALID_PARAMETERS)),
+        }
+    }
+}
+
+/// Every way to derive a key works, if both sides do the same.
+#[test]
+fn other_derivations_of_keys_work_and_do_not_mix() {
+    let key = key();
+    for theirs in Derivation::ALL {
+        for ours in Derivation::ALL {
+            let bench = Bench::new();
+            let tls = ServerTls::new(vec![key.psk_by(ours, HOST, NQN)]).unwrap();
+            let target = Arc::clone(&bench.target);
+            let config = ServerConfig::default();
+            let server = TcpServer::start_with(listener(), target, config, Some(tls), clock()).unwrap();
+            let tls = ClientTls::new(&key.psk_by(theirs, HOST, NQN)).unwrap();
+            let got = TcpHost::connect_with(server.address(), bench.host.clone(), Some(tls), clock());
+            assert_eq!(got.is_ok(), theirs == ours, "{theirs:?} and {ours:?}");
+        }
+    }
+    // One identity, two keys: which one a host means cannot be known.
+    let both = |a: Derivation, b: Derivation| ServerTls::new(vec![key.psk_by(a, HOST, NQN), key.psk_by(b, HOST, NQN)]);
+    let e = both(Derivation::V0, Derivation::OldV0).unwrap_err();
+    assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("NVMe0R01"), "{e}");
+    both(Derivation::V0, Derivation::V0).unwrap();
+    both(Derivation::V1, Derivation::OldV1).unwrap();
 }
 
 /// A peer that sends nothing, nonsense, or a byte now and then: `handshake_timeout` ends it.

@@ -122,6 +122,8 @@ needs! {
     NvmeKernel = "nvme-kernel",
     /// `nvme`, of the package nvme-cli.
     NvmeCli = "nvme-cli",
+    /// `tlshd` of ktls-utils, which does TLS handshakes for the kernel, and `keyctl` of keyutils.
+    Tlshd = "tlshd",
     /// `tshark`, whose dissector knows NVMe over TCP.
     Tshark = "tshark",
     /// OpenSSL 3: the program, and its headers with pkg-config.

@@ -44,10 +44,10 @@ impl Connection {
         }
         let data = in_capsule(sqe, data, CONNECT_DATA_BYTES as u32)?;
         let data: &[u8; CONNECT_DATA_BYTES] = data.try_into().map_err(|_| Status::SGL_LENGTH_INVALID)?;
-        let is_other = |data: &ConnectData| self.host.as_ref().is_some_and(|host| *host != data.host);
-        let data = ConnectData::decode(data).map_err(in_data).and_then(|data| match is_other(&data) {
-            true => Err((Status::CONNECT_INVALID_HOST, 0)),
-            false => Ok(data),
+        let data = ConnectData::decode(data).map_err(in_data).and_then(|data| match &self.names {
+            Some((host, _)) if *host != data.host => Err((Status::CONNECT_INVALID_HOST, 0)),
+            Some((_, subsystem)) if *subsystem != data.subsystem => Err(in_data(ConnectData::SUBSYSTEM_AT)),
+            _ => Ok(data),
         });
         match data.and_then(|data| self.target.connect(&connect, data, now)) {
             Ok(queue) => {

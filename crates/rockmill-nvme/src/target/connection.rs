@@ -128,8 +128,8 @@ pub struct Connection {
     pub(super) outgoing: Framing,
     pub(super) output: Waiting,
     pub(super) queue: Option<Queue>,
-    /// The only host that may connect.
-    pub(super) host: Option<String>,
+    /// The only host that may connect, and the only subsystem that it may connect to.
+    pub(super) names: Option<(String, String)>,
     error: Option<PduError>,
 }
 
@@ -146,15 +146,15 @@ impl Connection {
             outgoing: Framing::initial(Direction::ToHost, 0, 0),
             output: Waiting::default(),
             queue: None,
-            host: None,
+            names: None,
             error: None,
             target,
         }
     }
 
-    /// Lets only this host connect: the transport has authenticated its name.
-    pub fn only_host(&mut self, host: &str) {
-        self.host = Some(host.to_owned());
+    /// Lets only this host connect, and only to this subsystem: the transport has authenticated both names.
+    pub fn only(&mut self, host: &str, subsystem: &str) {
+        self.names = Some((host.to_owned(), subsystem.to_owned()));
     }
 
     /// Takes bytes that arrived at `now`. Returns how many were taken: fewer than all if answers must be sent first

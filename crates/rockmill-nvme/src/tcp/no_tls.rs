@@ -24,6 +24,10 @@ impl Session {
         match self.0 {}
     }
 
+    pub fn subsystem(&self) -> Option<&str> {
+        match self.0 {}
+    }
+
     pub fn read(&mut self, _: &TcpStream, _: Option<Duration>, _: &mut [u8]) -> io::Result<usize> {
         match self.0 {}
     }

@@ -61,7 +61,7 @@ impl TcpServer {
     }
 
     /// The same, with TLS on every connection if there are keys: hosts without a key are disconnected. A host can
-    /// connect only under the name that its key is for.
+    /// connect only under the name, and only to the subsystem, that its key is for.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -185,8 +185,8 @@ impl Serving {
             }
             None => Stream::plain(socket),
         };
-        if let Some(host) = stream.host() {
-            connection.only_host(host);
+        if let (Some(host), Some(subsystem)) = (stream.host(), stream.subsystem()) {
+            connection.only(host, subsystem);
         }
         stream.set_read_timeout(POLL)?;
         stream.socket().set_write_timeout(Some(POLL))?;

@@ -40,6 +40,12 @@ impl Stream {
         self.session.as_ref().and_then(|session| session.host())
     }
 
+    /// The subsystem's name that the host's key is for; on the controller's side.
+    #[must_use]
+    pub fn subsystem(&self) -> Option<&str> {
+        self.session.as_ref().and_then(|session| session.subsystem())
+    }
+
     /// True with TLS.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {

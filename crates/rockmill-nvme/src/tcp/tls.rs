@@ -115,12 +115,19 @@ pub(super) struct Session {
     clock: Arc<dyn Clock>,
     /// The caller's bytes that are encrypted, but not yet all sent.
     owed: usize,
-    host: Option<String>,
+    names: Option<Names>,
+}
+
+/// Whom a key is for, on the controller's side.
+#[derive(Clone, Debug)]
+struct Names {
+    host: String,
+    subsystem: String,
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("host", &self.host).finish_non_exhaustive()
+        f.debug_struct("Session").field("names", &self.names).finish_non_exhaustive()
     }
 }
 
@@ -134,11 +141,15 @@ impl Session {
             ssl.set_connect_state();
         }
         let buffers = Buffers { incoming: received.to_vec(), filled: received.len(), ..Buffers::default() };
-        Ok(Self { ssl: SslStream::new(ssl, buffers)?, clock: Arc::clone(clock), owed: 0, host: None })
+        Ok(Self { ssl: SslStream::new(ssl, buffers)?, clock: Arc::clone(clock), owed: 0, names: None })
     }
 
     pub fn host(&self) -> Option<&str> {
-        self.host.as_deref()
+        self.names.as_ref().map(|names| names.host.as_str())
+    }
+
+    pub fn subsystem(&self) -> Option<&str> {
+        self.names.as_ref().map(|names| names.subsystem.as_str())
     }
 
     fn now(&self) -> Duration {
@@ -359,9 +370,9 @@ impl ClientTls {
     }
 }
 
-/// The index under which a session stores the name of its key's host.
-fn host_index() -> Result<Index<Ssl, String>, ErrorStack> {
-    static INDEX: OnceLock<Index<Ssl, String>> = OnceLock::new();
+/// The index under which a session stores the names that its key is for.
+fn names_index() -> Result<Index<Ssl, Names>, ErrorStack> {
+    static INDEX: OnceLock<Index<Ssl, Names>> = OnceLock::new();
     match INDEX.get() {
         Some(index) => Ok(*index),
         None => {
@@ -385,16 +396,23 @@ impl ServerTls {
     /// Uses these keys: a host names the one that it has.
     ///
     /// # Errors
-    /// As [`ClientTls::new`].
+    /// As [`ClientTls::new`], and if two different keys have the same identity.
     pub fn new(psks: Vec<Psk>) -> io::Result<Self> {
-        psks.iter().try_for_each(check_key)?;
-        let known: BTreeMap<Vec<u8>, Psk> =
-            psks.into_iter().map(|psk| (psk.identity().as_bytes().to_vec(), psk)).collect();
-        let index = host_index()?;
+        let mut known: BTreeMap<Vec<u8>, Psk> = BTreeMap::new();
+        for psk in psks {
+            check_key(&psk)?;
+            let before = known.insert(psk.identity().as_bytes().to_vec(), psk.clone());
+            if before.is_some_and(|before| before != psk) {
+                let what = format!("two keys for TLS with the identity {:?}", psk.identity());
+                return Err(io::Error::new(ErrorKind::InvalidInput, what));
+            }
+        }
+        let index = names_index()?;
         let mut context = context()?;
         context.set_psk_server_callback(move |ssl, identity, key| {
             let Some(psk) = identity.and_then(|identity| known.get(identity)) else { return Ok(0) };
-            ssl.set_ex_data(index, psk.host().to_owned());
+            let names = Names { host: psk.host().to_owned(), subsystem: psk.subsystem().to_owned() };
+            ssl.set_ex_data(index, names);
             Ok(give(psk.key(), key))
         });
         Ok(Self(context.build()))
@@ -415,8 +433,8 @@ impl ServerTls {
     ) -> io::Result<Stream> {
         let mut session = Session::new(&self.0, true, received, clock)?;
         let done = session.shake_hands(&socket, limit, is_stopped);
-        session.host = session.ssl.ssl().ex_data(host_index()?).cloned();
-        done.map_err(|e| match &session.host {
+        session.names = session.ssl.ssl().ex_data(names_index()?).cloned();
+        done.map_err(|e| match session.host() {
             _ if e.kind() != ErrorKind::InvalidData => e,
             None => refused(format!("the peer has no key for TLS that is known here ({e})")),
             Some(host) => refused(format!("the peer says that it is {host:?}, and its key for TLS is another ({e})")),

@@ -1,15 +1,15 @@
 //! The kernel's initiator and nvme-cli against our target.
 
 use std::fs;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use rockmill_nvme::logs::{DiscoveryEntry, TRANSPORT_TCP};
+use rockmill_nvme::logs::{DiscoveryEntry, Security, TRANSPORT_TCP};
 use rockmill_nvme::status::Status;
 use rockmill_nvme::target::{MemoryNamespace, Namespace, Target, TargetConfig};
-use rockmill_nvme::tcp::{ServerConfig, TcpServer};
+use rockmill_nvme::tcp::{ServerConfig, ServerTls, TcpServer};
 use rockmill_skip::Needs;
 
 use crate::common::{NQN, pattern};
@@ -31,14 +31,27 @@ impl Served {
     }
 
     pub fn with(config: TargetConfig, block: u32) -> Self {
+        Self::with_tls(config, block, None)
+    }
+
+    /// The same, with TLS if there are keys.
+    pub fn with_tls(config: TargetConfig, block: u32, tls: Option<ServerTls>) -> Self {
         let target = Target::new(config).unwrap();
         // The kernel requires a globally unique value, different also from those of deleted namespaces.
         let nguid = fastrand::u128(1..).to_be_bytes();
         let disk = Arc::new(MemoryNamespace::new(block, (16 << 20) / block as usize, false).with_nguid(nguid));
         target.add_namespace(1, disk.clone()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = TcpServer::start(listener, Arc::clone(&target), ServerConfig::default(), clock()).unwrap();
+        let served = Arc::clone(&target);
+        let server = TcpServer::start_with(listener, served, ServerConfig::default(), tls, clock()).unwrap();
         Self { target, disk, server }
+    }
+
+    /// Serves again where it was, after it was stopped.
+    pub fn start_again(&mut self, tls: Option<ServerTls>) {
+        let listener = TcpListener::bind(self.server.address()).unwrap();
+        let target = Arc::clone(&self.target);
+        self.server = TcpServer::start_with(listener, target, ServerConfig::default(), tls, clock()).unwrap();
     }
 
     /// The options that the kernel needs to find it.
@@ -62,7 +75,7 @@ impl Served {
 }
 
 /// Writes, reads and flushes in several sizes from several threads, and checks the target's contents.
-fn exercise(served: &Served, seed: u64) {
+pub fn exercise(served: &Served, seed: u64) {
     let disk = served.device();
     let flushes = served.disk.flushes();
     let part = 4 << 20;
@@ -136,12 +149,9 @@ fn the_kernel_reconnects_after_a_reset_and_after_the_target_was_away() {
     exercise(&served, 200);
     controller.reset();
     exercise(&served, 300);
-    let address: SocketAddr = served.server.address();
     served.server.stop();
     until("the kernel to notice", || controller.attribute("state") == "connecting");
-    let listener = TcpListener::bind(address).unwrap();
-    let target = Arc::clone(&served.target);
-    served.server = TcpServer::start(listener, target, ServerConfig::default(), clock()).unwrap();
+    served.start_again(None);
     controller.until_live();
     exercise(&served, 400);
     until("the old controllers' end", || served.target.controllers() == 1);
@@ -217,12 +227,14 @@ fn nvme_cli_discovers_connects_and_reads_every_log() {
         service: port.clone(),
         subsystem: NQN.into(),
         address: "127.0.0.1".into(),
+        security: Security::Tls13Required,
     }]);
     let to = ["-t", "tcp", "-a", "127.0.0.1", "-s", &port, "-q", HOST, "-I", HOST_ID];
     let nvme = |first: &[&str]| run(&nvme, first);
     let found = nvme(&[&["discover"], &to[..]].concat());
     assert!(found.contains(&format!("subnqn:  {NQN}")) && found.contains("subtype: nvme subsystem"), "{found}");
     assert!(found.contains(&format!("trsvcid: {port}")) && found.contains("Records 1"), "{found}");
+    assert!(found.contains("treq:    required") && found.contains("sectype: tls13"), "{found}");
     nvme(&[&["connect", "-n", NQN, "-g", "-G", "-i", "2"], &to[..]].concat());
     let disk = device(served.disk.nguid());
     let disk = disk.to_str().unwrap();
@@ -257,7 +269,7 @@ fn nvme_cli_discovers_connects_and_reads_every_log() {
         nvme(&["get-feature", disk, "-f", feature]);
     }
     let (controller, _) = disk.rsplit_once('n').unwrap();
-    let property = nvme(&["get-property", controller, "-o", "0x8"]);
+    let property = nvme(&["get-property", controller, "--offset=0x8"]);
     assert!(property.contains("10400"), "{property}");
     assert!(nvme(&["list-subsys"]).contains("live"));
     assert!(nvme(&["disconnect", "-n", NQN]).contains("disconnected 1 controller"));

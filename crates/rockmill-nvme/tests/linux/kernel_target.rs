@@ -14,6 +14,7 @@ use rockmill_nvme::command::EVENT_NAMESPACES;
 use rockmill_nvme::fabrics::{DISCOVERY_NQN, property};
 use rockmill_nvme::identify::{ControllerKind, Descriptor};
 use rockmill_nvme::initiator::{HostConfig, Link, QueueConfig};
+use rockmill_nvme::logs::Security;
 use rockmill_nvme::status::Status;
 use rockmill_nvme::tcp::{Reconnect, TcpHost};
 
@@ -34,6 +35,11 @@ pub struct Subsystem {
 
 impl Subsystem {
     pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// The same with these attributes of the port.
+    pub fn with(more: &[(&str, &str)]) -> Self {
         let (root, port) = (Path::new(NVMET).join("subsystems").join(SUBSYSTEM), Path::new(NVMET).join("ports/1"));
         let file = std::env::current_dir().unwrap().join("nvmet-disk");
         let me = Self { file, root, port };
@@ -42,13 +48,23 @@ impl Subsystem {
         put(me.root.join("attr_allow_any_host"), "1");
         me.add_namespace(1, NGUID);
         fs::create_dir(&me.port).unwrap();
-        for (attribute, value) in
-            [("addr_trtype", "tcp"), ("addr_adrfam", "ipv4"), ("addr_traddr", "127.0.0.1"), ("addr_trsvcid", "14420")]
-        {
+        let attributes =
+            [("addr_trtype", "tcp"), ("addr_adrfam", "ipv4"), ("addr_traddr", "127.0.0.1"), ("addr_trsvcid", "14420")];
+        for (attribute, value) in attributes.iter().chain(more) {
             put(me.port.join(attribute), value);
         }
-        symlink(&me.root, me.port.join("subsystems").join(SUBSYSTEM)).unwrap();
+        me.come_back();
         me
+    }
+
+    /// Serves it on the port.
+    pub fn come_back(&self) {
+        symlink(&self.root, self.port.join("subsystems").join(SUBSYSTEM)).unwrap();
+    }
+
+    /// Serves it no more; connections end.
+    pub fn leave(&self) {
+        fs::remove_file(self.port.join("subsystems").join(SUBSYSTEM)).unwrap();
     }
 
     /// Allows only this host to connect, with these secrets.
@@ -139,6 +155,7 @@ fn the_kernel_s_discovery_log_names_its_subsystem() {
     let entry = log.iter().find(|e| e.subsystem == SUBSYSTEM).unwrap_or_else(|| panic!("{log:?}"));
     assert_eq!((entry.transport, entry.family, entry.subsystem_kind), (3, 1, 2));
     assert_eq!((entry.address.as_str(), entry.service.as_str()), ("127.0.0.1", "14420"));
+    assert_eq!(entry.security, Security::None);
     host.admin(|admin| admin.shut_down()).unwrap();
 }
 

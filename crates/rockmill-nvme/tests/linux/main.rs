@@ -12,3 +12,5 @@ mod common;
 mod kernel;
 mod kernel_host;
 mod kernel_target;
+#[cfg(feature = "tls")]
+mod tls;
