@@ -157,7 +157,7 @@ fn honest(ctx: &LocalHost) -> InProcess {
 }
 
 /// The host with numbers that nobody else has.
-fn numbered(ctx: &LocalHost) -> LocalHost {
+pub(super) fn numbered(ctx: &LocalHost) -> LocalHost {
     let next = AtomicU64::new(1 << 31);
     let new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
     let mut host = LocalHost { new_file_number, events: JobEvents::default(), ..ctx.clone() };
@@ -168,7 +168,7 @@ fn numbered(ctx: &LocalHost) -> LocalHost {
 }
 
 /// Takes away the tables of an output, and gives their bytes.
-fn taken(host: &LocalHost, output: &JobOutput) -> Vec<Vec<u8>> {
+pub(super) fn taken(host: &LocalHost, output: &JobOutput) -> Vec<Vec<u8>> {
     let take = |f: &FileEntry| {
         let bytes = host.means.fs.read_to_vec(&host.output_path(f.number)).unwrap();
         host.remove_output(f.number);
@@ -212,7 +212,7 @@ pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost) {
 }
 
 /// A tree, a job of several tables, and the names in its directory.
-fn tree_and_job(fs: &Arc<MemFileSystem>) -> (Tree, JobSpec, BTreeSet<String>) {
+pub(super) fn tree_and_job(fs: &Arc<MemFileSystem>) -> (Tree, JobSpec, BTreeSet<String>) {
     let dir = PathBuf::from("/db");
     fs.create_dir(&dir, true).unwrap();
     let (tree, c) = tree_with_l0(Arc::clone(fs) as _, dir.clone(), small_options(), 400);
