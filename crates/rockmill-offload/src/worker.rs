@@ -197,8 +197,8 @@ impl Worker {
     ///
     /// # Errors
     /// A listener that is open to other machines without secrets, keys for TLS or a pool where this was built without
-    /// them, a pool whose configuration is wrong, an engine or a device that it cannot have here, no random bytes, or no
-    /// thread.
+    /// them, a pool whose configuration is wrong, an engine or a device that it cannot have here, no random bytes, or
+    /// no thread.
     pub fn start(listener: TcpListener, config: WorkerConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         if config.secrets.is_none() && !config.allow_unauthenticated && !address.ip().is_loopback() {
@@ -642,7 +642,8 @@ impl Shared {
         thread::scope(|scope| {
             let (device_end, handle) = (end.clone(), Arc::clone(&job));
             let merging = thread::Builder::new().name("worker-merge".into()).spawn_scoped(scope, move || {
-                let _ = ends.send(self.merge((spec, offer.silence), places, &device_end, &handle)); // it is waited for below
+                let done = self.merge((spec, offer.silence), places, &device_end, &handle);
+                let _ = ends.send(done); // it is waited for below
             })?;
             let stops = || self.stops();
             let began = self.now();

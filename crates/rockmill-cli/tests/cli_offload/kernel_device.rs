@@ -1,5 +1,5 @@
-//! Workers whose devices are the kernel's (`--device kernel`), with each engine, also that of the kernel. They need root
-//! and a kernel with NVMe over TCP: `scripts/test-nvme` runs them in a guest that has both.
+//! Workers whose devices are the kernel's (`--device kernel`), with each engine, also that of the kernel. They need
+//! root and a kernel with NVMe over TCP: `scripts/test-nvme` runs them in a guest that has both.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -21,6 +21,8 @@ use rockmill_nvme::tcp::Cutter;
 
 use super::{CONNECT_TIMEOUT, Place, READ_QUEUES, lost};
 
+/// However long the store waits, a connection that was lost is noticed in so long, and given up after twice that.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Bytes of one write, at most.
 const WRITE_BYTES: usize = 1 << 20;
 /// How often it is looked whether the device is there.
@@ -37,7 +39,8 @@ struct Times {
 impl Times {
     /// The kernel notices a lost connection after one and a half times the keep alive time. Then the other two begin.
     fn of(silence: Duration) -> Self {
-        Self { keep_alive: silence * 3 / 10, io_fails_after: silence * 3 / 10, gives_up_after: silence / 2 }
+        let short = (silence * 3 / 10).min(WAIT_MAX);
+        Self { keep_alive: short, io_fails_after: short, gives_up_after: (silence / 2).min(2 * WAIT_MAX) }
     }
 }
 
@@ -53,7 +56,7 @@ impl DeviceEnd {
     /// Ends it: reads and writes fail, and nothing of it is left when this returns.
     pub fn cut(&self) {
         self.cutter.cut();
-        let controller = self.controller.lock().take();
+        let controller = self.controller.lock().take(); // not held while the kernel works
         if let Some(controller) = controller {
             let _ = controller.delete(); // whoever has the device asks, too, and tells
         }
@@ -213,12 +216,13 @@ mod tests {
 
     #[test]
     fn the_kernel_gives_up_before_a_lease_ends() {
-        for seconds in [4, 7, 10, 60] {
+        for seconds in [4, 7, 10, 60, u64::from(u32::MAX) / 1000] {
             let silence = Duration::from_secs(seconds);
             let Times { keep_alive, io_fails_after, gives_up_after } = Times::of(silence);
             let noticed = keep_alive * 3 / 2;
             assert!(noticed + io_fails_after < silence && noticed + gives_up_after < silence, "{seconds}");
             assert!(io_fails_after < gives_up_after && io_fails_after >= Duration::from_secs(1));
+            assert!(gives_up_after <= 2 * WAIT_MAX);
         }
     }
 }

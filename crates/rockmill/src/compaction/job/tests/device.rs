@@ -212,7 +212,7 @@ pub(super) fn compare(spec: &JobSpec, ctx: &LocalHost) {
 }
 
 /// A tree, a job of several tables, and the names in its directory.
-pub(super) fn tree_and_job(fs: &Arc<MemFileSystem>) -> (Tree, JobSpec, BTreeSet<String>) {
+fn tree_and_job(fs: &Arc<MemFileSystem>) -> (Tree, JobSpec, BTreeSet<String>) {
     let dir = PathBuf::from("/db");
     fs.create_dir(&dir, true).unwrap();
     let (tree, c) = tree_with_l0(Arc::clone(fs) as _, dir.clone(), small_options(), 400);
