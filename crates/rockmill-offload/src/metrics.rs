@@ -84,6 +84,7 @@ impl Collector for WorkerMetrics {
             ("parts_uring", "Parts of jobs that were merged through a ring of io_uring", parts.uring),
             ("parts_kernel", "Parts of jobs that the kernel merged", parts.kernel),
             ("parts_handed_over", "Parts that the kernel could not merge, or not to their end", parts.handed_over),
+            ("ring_enters", "System calls that entered rings of io_uring", self.shared.ring_enters()),
             ("program_calls", "Calls of the merge program in rings that read and write", program_calls),
             ("program_operations", "Reads, writes and syncs that these calls submitted", program_operations),
         ];

@@ -274,6 +274,12 @@ impl Worker {
         self.shared.program_calls()
     }
 
+    /// System calls that entered rings of io_uring, with devices of the kernel.
+    #[must_use]
+    pub fn ring_enters(&self) -> u64 {
+        self.shared.ring_enters()
+    }
+
     /// The counters for Prometheus. What it counts stays when the worker is gone.
     #[must_use]
     pub fn metrics(&self) -> WorkerMetrics {
@@ -386,6 +392,11 @@ impl Shared {
     /// What the engines did so far, and the merge program's calls.
     pub fn engine_parts(&self) -> EngineParts {
         self.machine.engine_parts()
+    }
+
+    /// As [`Worker::ring_enters`].
+    pub fn ring_enters(&self) -> u64 {
+        self.machine.ring_enters()
     }
 
     /// As [`Worker::program_calls`].

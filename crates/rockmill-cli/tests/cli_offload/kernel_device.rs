@@ -140,13 +140,14 @@ fn each_engine_merges_on_devices_of_the_kernel() {
         let parts = ["pread", "uring", "kernel", "handed_over"].map(|by| worker.metric(&format!("parts_{by}_total")));
         let places = ["pread", "uring", "kernel"].map(|by| by == name);
         assert_eq!(parts.map(|n| n > 0), [places[0], places[1], places[2], false], "{args:?}: {parts:?}");
-        let [calls, operations, asked, received, sent] =
-            ["program_calls", "program_operations", "round_trips", "received_bytes", "sent_bytes"]
+        let [calls, operations, enters, asked, received, sent] =
+            ["program_calls", "program_operations", "ring_enters", "round_trips", "received_bytes", "sent_bytes"]
                 .map(|what| worker.metric(&format!("{what}_total")));
         println!(
             "{args:?}: {parts:?} parts, the program called {calls} times, which submitted {operations} operations; \
-             {asked} commands, {received} bytes read, {sent} written"
+             rings entered {enters} times, {asked} commands, {received} bytes read, {sent} written"
         );
+        assert_eq!(enters > 0, name != "pread", "{args:?}");
         let in_program = driver == Some(KernelDriver::Loop);
         assert_eq!((calls > 0, operations > 0), (in_program, in_program), "{args:?}");
         let bytes: usize = wanted.iter().map(Vec::len).sum();

@@ -211,18 +211,4 @@ impl WorkerDevice for KernelDevice {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernel_gives_up_before_a_lease_ends() {
-        for seconds in [4, 7, 10, 60, u64::from(u32::MAX) / 1000] {
-            let silence = Duration::from_secs(seconds);
-            let Times { keep_alive, io_fails_after, gives_up_after } = Times::of(silence);
-            let noticed = keep_alive * 3 / 2;
-            assert!(noticed + io_fails_after < silence && noticed + gives_up_after < silence, "{seconds}");
-            assert!(io_fails_after < gives_up_after && io_fails_after >= Duration::from_secs(1));
-            assert!(gives_up_after <= 2 * WAIT_MAX);
-        }
-    }
-}
+mod tests;

@@ -26,7 +26,10 @@ use std::sync::Arc;
 
 use rockmill_format::filename;
 use rockmill_io::ring::{BatchIo, Carried, CarriedFiles, DeviceFacts};
-use rockmill_io::{Clock, FileSystem, PositionedFile, PosixFileSystem, RandomAccessFile, WritableFile, WriteOptions};
+use rockmill_io::{
+    Clock, CountingFileSystem, FileSystem, PositionedFile, PosixFileSystem, RandomAccessFile, WritableFile,
+    WriteOptions,
+};
 
 use super::host::{JobHost, JobMeans, JobProgress};
 use super::objects::JobRegistry;
@@ -129,8 +132,8 @@ pub struct WorkerMachine {
     pub threads: usize,
     engine: MergeEngine,
     driver: KernelDriver,
-    /// Devices are files.
-    on_files: bool,
+    /// Counts what rings do, where devices are files.
+    on_files: Option<Arc<CountingFileSystem>>,
     /// Makes rings. One for all jobs, or none would have the ring of an earlier one.
     files: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
@@ -176,7 +179,7 @@ impl WorkerMachine {
             threads: threads.max(1),
             engine: MergeEngine::Auto,
             driver: KernelDriver::default(),
-            on_files: false,
+            on_files: None,
             files: Arc::new(CarriedFiles),
             clock,
             engines: Arc::default(),
@@ -186,7 +189,8 @@ impl WorkerMachine {
 
     /// The same for devices that are files of the kernel's ([`WorkerDevice::file`]).
     pub fn with_kernel_devices(self) -> Self {
-        Self { on_files: true, files: Arc::new(PosixFileSystem::new()), ..self }
+        let files = Arc::new(CountingFileSystem::new(Arc::new(PosixFileSystem::new())));
+        Self { on_files: Some(Arc::clone(&files)), files, ..self }
     }
 
     /// The same with this driver of the engine `kernel`, before [`with_engine`](Self::with_engine).
@@ -201,7 +205,7 @@ impl WorkerMachine {
     pub fn with_engine(self, engine: MergeEngine) -> Result<Self> {
         let machine = Self { engine, ..self };
         match engine {
-            MergeEngine::Kernel if !machine.on_files => Err(Error::not_supported(NO_KERNEL)),
+            MergeEngine::Kernel if machine.on_files.is_none() => Err(Error::not_supported(NO_KERNEL)),
             MergeEngine::Kernel => {
                 machine.engines.probe_kernel(&machine.db_options()).map_err(Error::not_supported)?;
                 Ok(machine)
@@ -223,6 +227,11 @@ impl WorkerMachine {
     /// these calls submitted.
     pub fn program_calls(&self) -> (u64, u64) {
         self.engines.program_calls()
+    }
+
+    /// System calls that entered rings of io_uring; 0 where devices are no files.
+    pub fn ring_enters(&self) -> u64 {
+        self.on_files.as_ref().map_or(0, |files| files.counts().ring_enters)
     }
 
     /// Why the last part was done by another engine than was asked for, if one was.

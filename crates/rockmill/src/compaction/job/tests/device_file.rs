@@ -128,6 +128,7 @@ fn each_engine_writes_the_same_tables_on_a_file_of_the_kernel_s() {
             _ => parts.pread,
         };
         assert_eq!((by, parts.handed_over), (1, 0), "{engine}: {parts:?}");
+        assert_eq!(worker.machine.ring_enters() > 0, parts.pread == 0, "{engine}");
         let program = worker.machine.program_calls();
         let looped = engine == MergeEngine::Kernel && kernel_driver() == KernelDriver::Loop;
         assert_eq!((program.0 > 0, program.1 > 0), (looped, looped), "{engine}: {program:?}");
