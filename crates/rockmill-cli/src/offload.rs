@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use clap::Args;
-use rockmill::{MergeEngine, Options};
+use clap::{Args, ValueEnum};
+use rockmill::{KernelDriver, MergeEngine, Options};
 use rockmill_io::{Clock, SystemClock};
 use rockmill_offload::{
-    Check, ExternalTarget, MetricsServer, PoolConfig, PoolCredentials, Secrets, Worker, WorkerConfig, Workers,
-    WorkersConfig,
+    Check, DeviceKind, ExternalTarget, MetricsServer, PoolConfig, PoolCredentials, Secrets, Worker, WorkerConfig,
+    Workers, WorkersConfig,
 };
 use serde_json::json;
 
-use crate::args::{EngineArg, parse_size};
+use crate::args::{DriverArg, EngineArg, parse_size};
 use crate::error::{CliError, Result};
 use crate::interrupt;
 use crate::output::{self, Out};
@@ -43,6 +43,7 @@ Examples:
   rockmill worker --make-secrets .
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --jobs 2 --threads 4
   rockmill worker --listen 127.0.0.1:4421 --engine pread
+  rockmill worker --listen 127.0.0.1:4421 --device kernel --engine kernel --kernel-driver loop
   rockmill worker --listen 127.0.0.1:4421 --metrics 127.0.0.1:9421
   rockmill worker --listen 10.0.0.7:4421 --secrets worker.secrets --pool nats://10.0.0.5:4222
   rockmill worker --config /etc/rockmill/worker.conf
@@ -76,9 +77,16 @@ pub struct WorkerArgs {
     /// Threads of one job [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// How jobs are merged: uring has several reads and writes outstanding while it merges, pread one [default: uring]
+    /// Who connects to jobs' devices [default: user]
+    #[arg(long, value_name = "WHO")]
+    pub device: Option<DeviceArg>,
+    /// How jobs are merged: uring has several reads and writes outstanding while it merges, pread one; kernel needs
+    /// --device kernel [default: uring]
     #[arg(long, value_name = "ENGINE")]
     pub engine: Option<EngineArg>,
+    /// How the engine kernel runs its program [default: run]
+    #[arg(long, value_name = "DRIVER")]
+    pub kernel_driver: Option<DriverArg>,
     /// Address and port where Prometheus gets its counters (GET /metrics), without secrets
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
@@ -94,6 +102,15 @@ pub struct WorkerArgs {
     /// File with the certificates that the server's must come from, in place of the system's
     #[arg(long, value_name = "FILE")]
     pub pool_ca: Option<PathBuf>,
+}
+
+/// Who connects a worker to the devices of its jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeviceArg {
+    /// This process, by NVMe/TCP in user space
+    User,
+    /// The Linux kernel, as a block device for each job; needs root and the kernel's module nvme-tcp, without TLS
+    Kernel,
 }
 
 /// Who does compactions besides this process.
@@ -150,7 +167,8 @@ impl WorkerArgs {
     /// These arguments, completed from the file of `--config`.
     fn with_file(&self) -> Result<Self> {
         let Self { listen, config, make_secrets, name, secrets, allow_unauthenticated, .. } = self.clone();
-        let Self { jobs, threads, engine, metrics, pool, pool_queue, pool_credentials, pool_ca, .. } = self.clone();
+        let Self { jobs, threads, device, engine, kernel_driver, metrics, .. } = self.clone();
+        let Self { pool, pool_queue, pool_credentials, pool_ca, .. } = self.clone();
         let Some(path) = &config else { return Ok(self.clone()) };
         let file: Self = worker_config::read(path, &["config", "make-secrets"])?;
         Ok(Self {
@@ -160,7 +178,9 @@ impl WorkerArgs {
             allow_unauthenticated: allow_unauthenticated || file.allow_unauthenticated,
             jobs: jobs.or(file.jobs),
             threads: threads.or(file.threads),
+            device: device.or(file.device),
             engine: engine.or(file.engine),
+            kernel_driver: kernel_driver.or(file.kernel_driver),
             metrics: metrics.or(file.metrics),
             pool: if pool.is_empty() { file.pool } else { pool },
             pool_queue: pool_queue.or(file.pool_queue),
@@ -312,7 +332,12 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
         pool: pool(&args.pool, args.pool_queue.as_ref(), args.pool_credentials.as_ref(), args.pool_ca.as_ref())?,
         jobs_max: args.jobs.unwrap_or(1).into(),
         threads: args.threads.unwrap_or(1).into(),
+        device: match args.device {
+            Some(DeviceArg::Kernel) => DeviceKind::Kernel,
+            Some(DeviceArg::User) | None => DeviceKind::User,
+        },
         engine: args.engine.map_or(MergeEngine::Auto, EngineArg::engine),
+        kernel_driver: args.kernel_driver.map_or_else(KernelDriver::default, DriverArg::driver),
         tell: output::tell,
         ..WorkerConfig::default()
     };
@@ -342,10 +367,12 @@ pub fn worker(args: &WorkerArgs, out: &mut Out) -> Result<()> {
         TcpListener::bind(address).map_err(|e| CliError::io(format_args!("cannot listen at {address}"), &e))
     };
     let listener = listen_at(address)?;
-    let engine = config.engine;
+    let (engine, device) = (config.engine, config.device);
     let started = Worker::start(listener, config, clock());
     let worker = started.map_err(|e| match engine {
-        MergeEngine::Kernel => CliError::usage(format!("--engine {engine}: {e}")),
+        MergeEngine::Kernel if device == DeviceKind::User => CliError::usage(format!("--engine {engine}: {e}")),
+        MergeEngine::Kernel => CliError::usage(format!("--device kernel --engine {engine}: {e}")),
+        _ if device == DeviceKind::Kernel => CliError::usage(format!("--device kernel: {e}")),
         _ if !args.pool.is_empty() => CliError::usage(format!("--listen {address}: {e}")),
         _ => CliError::usage(format!("--listen {address}: {e}")).hint("give --secrets, or --allow-unauthenticated"),
     })?;

@@ -334,6 +334,16 @@ impl EngineArg {
     }
 }
 
+impl DriverArg {
+    /// The driver with this name.
+    pub fn driver(self) -> KernelDriver {
+        match self {
+            Self::Run => KernelDriver::Run,
+            Self::Loop => KernelDriver::Loop,
+        }
+    }
+}
+
 /// Sets the database's options from the command line. A new database has the number of threads that the help shows.
 fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
     if let Some(threads) = args.threads.or(new.then_some(NEW_THREADS)) {
@@ -343,10 +353,8 @@ fn set_db_options(options: &mut Options, args: &WriteArgs, new: bool) {
     if let Some(engine) = args.engine {
         options.set_merge_engine(engine.engine());
     }
-    match args.kernel_driver {
-        None => {}
-        Some(DriverArg::Run) => options.set_kernel_driver(KernelDriver::Run),
-        Some(DriverArg::Loop) => options.set_kernel_driver(KernelDriver::Loop),
+    if let Some(driver) = args.kernel_driver {
+        options.set_kernel_driver(driver.driver());
     }
     if let Some(path) = &args.kernel_program {
         options.set_kernel_merge_program(path);

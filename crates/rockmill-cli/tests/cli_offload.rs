@@ -1,6 +1,8 @@
 //! `rockmill worker` as another process: it runs compactions, and is killed meanwhile.
 
 mod cli_support;
+#[path = "cli_offload/kernel_device.rs"]
+mod kernel_device;
 #[path = "cli_offload/kills.rs"]
 mod kills;
 #[path = "cli_offload/namespaces.rs"]

@@ -290,7 +290,9 @@ impl PositionedFile for CountingPositionedFile {
         fn flush(&self) -> io::Result<()>;
         fn await_write_back(&self, offset: u64, len: u64) -> io::Result<()>;
         fn in_order(&self) -> bool;
+        fn bytes_max(&self) -> u64;
         fn raw_fd(&self) -> Option<i32>;
+        fn fd_offset(&self) -> u64;
     }
 }
 
@@ -336,6 +338,7 @@ impl RandomAccessFile for CountingRandomAccessFile {
         fn direct_alignment(&self) -> u64;
         fn extents(&self) -> io::Result<FileExtents>;
         fn raw_fd(&self) -> Option<i32>;
+        fn fd_offset(&self) -> u64;
     }
 }
 

@@ -331,6 +331,11 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     fn raw_fd(&self) -> Option<i32> {
         None
     }
+    /// Where the file begins behind that descriptor, in bytes: a part of a block device does not begin with it. A
+    /// multiple of [`ALIGNMENT`](crate::aligned::ALIGNMENT).
+    fn fd_offset(&self) -> u64 {
+        0
+    }
     /// Where the file lies on its block device, for those who read it there. What is not durable yet is written first.
     ///
     /// # Errors
@@ -386,6 +391,10 @@ pub trait PositionedFile: Send + Sync + Debug {
     fn in_order(&self) -> bool {
         false
     }
+    /// Bytes that it may have: a part of a block device ends where the next begins.
+    fn bytes_max(&self) -> u64 {
+        u64::MAX
+    }
     /// Takes over a write, and ends it later, in a thread of its own ([`Carried::done`]); gives it back if the file
     /// does not do that. Only batched I/O of [`CarriedFiles`](crate::ring::CarriedFiles) asks.
     fn carry(&self, op: Carried) -> Option<Carried> {
@@ -394,6 +403,10 @@ pub trait PositionedFile: Send + Sync + Debug {
     /// The file descriptor, for engines that submit their own writes; `None` if the file has none.
     fn raw_fd(&self) -> Option<i32> {
         None
+    }
+    /// Where the file begins behind that descriptor, as [`RandomAccessFile::fd_offset`].
+    fn fd_offset(&self) -> u64 {
+        0
     }
 }
 

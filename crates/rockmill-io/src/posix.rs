@@ -9,6 +9,7 @@
 //! - In a view beneath a directory no call accepts a name that is a link. Each name is looked up in its directory's
 //!   descriptor, so that a directory that becomes a link meanwhile is not followed either.
 
+mod block_device;
 mod direct;
 mod lock;
 mod positioned;
@@ -16,6 +17,7 @@ mod read;
 mod sys;
 mod write;
 
+pub use block_device::BlockDevice;
 pub use sys::{LocalTime, local_time, stand_back, thread_id};
 
 use crate::error::{has_other_names, not_plain, path_error};

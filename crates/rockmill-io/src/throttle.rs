@@ -330,6 +330,7 @@ impl PositionedFile for ThrottledPositionedFile {
         fn await_write_back(&self, offset: u64, len: u64) -> io::Result<()>;
         fn close(&self) -> io::Result<()>;
         fn in_order(&self) -> bool;
+        fn bytes_max(&self) -> u64;
     }
 }
 

@@ -16,6 +16,7 @@
 //!   command    submission and completion entries      status      how commands end, by name
 //!   fabrics    Connect, properties                    identify, logs   data of Identify and Get Log Page
 //!   auth       DH-HMAC-CHAP                           psk        keys of TLS, as NVMe has them
+//!   kernel     the Linux kernel's initiator in place of ours, through its files
 //! ```
 //!
 //! The state machines know no socket and no clock: tests run both in one process, split the stream at any byte, and set
@@ -103,6 +104,7 @@ pub mod command;
 pub mod fabrics;
 pub mod identify;
 pub mod initiator;
+pub mod kernel;
 pub mod logs;
 pub mod pdu;
 pub mod pdu_error;

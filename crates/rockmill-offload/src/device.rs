@@ -20,6 +20,7 @@
 //! in its order: for some seconds, and as long as the job's lease lives (the worker cuts the device otherwise). The
 //! store takes a write that it has already taken as done.
 
+mod kernel;
 mod pump;
 
 use std::io;
@@ -35,6 +36,7 @@ use rockmill_nvme::auth::HostAuth;
 use rockmill_nvme::initiator::{HostConfig, HostError, NamespaceInfo, QueueConfig};
 use rockmill_nvme::tcp::{ClientTls, Cutter, LinkCounters, TcpHost};
 
+pub(crate) use kernel::{DeviceEnd, KernelDevice};
 use pump::{Line, Pump, Pumps, RECONNECT, Request, Split, Work, failed, lost};
 
 use crate::external::ExternalInputs;

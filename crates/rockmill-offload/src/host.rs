@@ -24,7 +24,7 @@ use crate::lease::{End, Epochs, Event, Lease, Terms};
 use crate::message::Message;
 use crate::namespace::JobNamespace;
 use crate::pool::{Answer, Came, Offered, Pool, Ticket};
-use crate::{NOT_PRIVATE, PoolConfig, Secrets, bad_configuration, check_name};
+use crate::{JOB_SUBSYSTEMS, NOT_PRIVATE, PoolConfig, Secrets, bad_configuration, check_name};
 
 /// How long a connection to a worker may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -463,7 +463,7 @@ impl Workers {
             // All data of a write is asked for at once, so that writes end in the order of their commands: several are
             // outstanding, and an output takes them from front to back.
             r2t_bytes_max: WRITE_BYTES,
-            ..TargetConfig::new(&format!("nqn.2026-11.rockmill:job:{name}:{epoch}"))
+            ..TargetConfig::new(&format!("{JOB_SUBSYSTEMS}{name}:{epoch}"))
         };
         // The key of this job's connections is of its subsystem's name: that of another job is another one.
         let key = self.config.secrets.as_ref().and_then(|secrets| secrets.tls_key(worker));

@@ -70,10 +70,13 @@ pub use host::{Workers, WorkersConfig};
 pub use metrics::{MetricsServer, WorkerMetrics};
 pub use pool::{PoolConfig, PoolCredentials};
 pub use secrets::Secrets;
-pub use worker::{Worker, WorkerConfig, WorkerCounters};
+pub use worker::{DeviceKind, Worker, WorkerConfig, WorkerCounters};
 
 /// The version of the control channel that this crate speaks. Both sides need the same.
 pub const VERSION: u32 = 5;
+
+/// How the names of jobs' subsystems begin.
+const JOB_SUBSYSTEMS: &str = "nqn.2026-11.rockmill:job:";
 
 /// What is wrong with an address without secrets.
 const NOT_PRIVATE: &str = "without secrets, only addresses of this machine are used, unless it is allowed expressly";

@@ -65,6 +65,7 @@ impl Collector for WorkerMetrics {
             let name = format!("rockmill_worker_{name}");
             encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?.encode_gauge(&value)?;
         }
+        let (parts, (program_calls, program_operations)) = (self.shared.engine_parts(), self.shared.program_calls());
         let counters = [
             ("jobs_done", "Jobs whose tables were written", c.done),
             ("jobs_failed", "Jobs that were begun and ended otherwise", c.failed),
@@ -79,6 +80,13 @@ impl Collector for WorkerMetrics {
             ("sent_bytes", "Bytes sent to devices of jobs", c.sent_bytes),
             ("received_bytes", "Bytes received from devices of jobs", c.received_bytes),
             ("reconnects", "Times that a job's device was connected to again", c.reconnects),
+            ("parts_pread", "Parts of jobs that were merged by plain calls", parts.pread),
+            ("parts_uring", "Parts of jobs that were merged through a ring of io_uring", parts.uring),
+            ("parts_kernel", "Parts of jobs that the kernel merged", parts.kernel),
+            ("parts_handed_over", "Parts that the kernel could not merge, or not to their end", parts.handed_over),
+            ("ring_enters", "System calls that entered rings of io_uring", self.shared.ring_enters()),
+            ("program_calls", "Calls of the merge program in rings that read and write", program_calls),
+            ("program_operations", "Reads, writes and syncs that these calls submitted", program_operations),
         ];
         for (name, help, value) in counters {
             let name = format!("rockmill_worker_{name}");

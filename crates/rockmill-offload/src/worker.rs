@@ -12,18 +12,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rockmill::internals::{JobRegistry, JobResult, JobSpec, RemoteUsage, WorkerDevice, WorkerJob, WorkerMachine};
-use rockmill::{EngineParts, MergeEngine};
+use rockmill::{EngineParts, KernelDriver, MergeEngine};
 use rockmill_io::Clock;
 use rockmill_nvme::auth::{Random as _, SystemRandom};
-use rockmill_nvme::tcp::{ClientTls, Cutter, ServerTls};
+use rockmill_nvme::kernel::{self, KernelInitiator, Owner};
+use rockmill_nvme::tcp::{ClientTls, ServerTls};
 
 use crate::channel::{Channel, LongBodies};
-use crate::device::{ExternalPlace, NvmeDevice, Place};
+use crate::device::{DeviceEnd, ExternalPlace, KernelDevice, NvmeDevice, Place};
 use crate::external::ExternalInputs;
 use crate::message::Message;
 use crate::metrics::WorkerMetrics;
 use crate::pool::{Pool, Ticket};
-use crate::{NOT_PRIVATE, PoolConfig, Secrets, bad_configuration, check_name};
+use crate::{JOB_SUBSYSTEMS, NOT_PRIVATE, PoolConfig, Secrets, bad_configuration, check_name};
 
 /// How often a worker looks whether it is to end, and what its stores say.
 const POLL: Duration = Duration::from_millis(20);
@@ -41,6 +42,17 @@ const IDLE_EVERY: Duration = Duration::from_secs(10);
 /// The name that a worker has where it is given none.
 const NAME: &str = "nqn.2026-11.rockmill:worker";
 
+/// Who connects a worker to the devices of its jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceKind {
+    /// This process, by NVMe/TCP in user space.
+    #[default]
+    User,
+    /// The Linux kernel, which makes a block device for each job: for the engine `kernel`. Needs root, and has no TLS
+    /// and no external targets. A name is for one worker on a machine then.
+    Kernel,
+}
+
 /// What a worker does, and for whom.
 #[derive(Debug, Clone)]
 pub struct WorkerConfig {
@@ -56,12 +68,17 @@ pub struct WorkerConfig {
     pub jobs_max: usize,
     /// Threads of one job, at most.
     pub threads: usize,
-    /// How jobs are merged; `Auto` is `Uring`, and there is no `Kernel` (docs/offload.md).
+    /// How it reaches the devices of its jobs.
+    pub device: DeviceKind,
+    /// How jobs are merged; `Auto` is `Uring`, and `Kernel` needs devices of the kernel (docs/offload.md).
     pub engine: MergeEngine,
+    /// How the engine `Kernel` runs its program.
+    pub kernel_driver: KernelDriver,
     /// The code that jobs may name, besides RocksDB's own.
     pub registry: JobRegistry,
     /// Is told which stores were refused, and why, one line for each, at most one in a second: they have no TLS or
-    /// another key, no secret or a wrong one, or another version. And how it is connected to its pool.
+    /// another key, no secret or a wrong one, or another version. And how it is connected to its pool, what an earlier
+    /// worker left in the kernel, and why another engine merged than was asked for.
     pub tell: fn(&str),
 }
 
@@ -74,7 +91,9 @@ impl Default for WorkerConfig {
             pool: None,
             jobs_max: 1,
             threads: 1,
+            device: DeviceKind::User,
             engine: MergeEngine::Auto,
+            kernel_driver: KernelDriver::default(),
             registry: JobRegistry::default(),
             tell: |_| {},
         }
@@ -151,6 +170,8 @@ pub(crate) struct Shared {
     config: WorkerConfig,
     tls: Option<ServerTls>,
     machine: WorkerMachine,
+    /// Makes devices, where this process does not.
+    kernel: Option<KernelInitiator>,
     clock: Arc<dyn Clock>,
     host_id: [u8; 16],
     /// No job is begun any more.
@@ -167,6 +188,8 @@ pub(crate) struct Shared {
     counted: Counted,
     /// When somebody was told of a store that was refused.
     told: Mutex<Option<Duration>>,
+    /// Why another engine merged, as it was told last.
+    told_engine: Mutex<Option<String>>,
 }
 
 impl Worker {
@@ -174,7 +197,8 @@ impl Worker {
     ///
     /// # Errors
     /// A listener that is open to other machines without secrets, keys for TLS or a pool where this was built without
-    /// them, a pool whose configuration is wrong, an engine that a worker cannot have, no random bytes, or no thread.
+    /// them, a pool whose configuration is wrong, an engine or a device that it cannot have here, no random bytes, or
+    /// no thread.
     pub fn start(listener: TcpListener, config: WorkerConfig, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let address = listener.local_addr()?;
         if config.secrets.is_none() && !config.allow_unauthenticated && !address.ip().is_loopback() {
@@ -191,11 +215,19 @@ impl Worker {
         listener.set_nonblocking(true)?;
         let mut host_id = [0; 16];
         SystemRandom.fill(&mut host_id)?;
-        let machine = WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock));
+        let mut machine = WorkerMachine::new(config.registry.clone(), config.threads, Arc::clone(&clock))
+            .with_kernel_driver(config.kernel_driver);
+        let mut kernel = None;
+        if config.device == DeviceKind::Kernel {
+            machine = machine.with_kernel_devices();
+            kernel = Some(kernel_initiator(&config, tls.is_some())?);
+            host_id = Owner::this()?.to_id();
+        }
         let machine = machine.with_engine(config.engine).map_err(|e| bad_configuration(e.message()))?;
         let shared = Arc::new(Shared {
             long_bodies: LongBodies::new(config.jobs_max.max(1)),
             machine,
+            kernel,
             config,
             tls,
             clock,
@@ -207,6 +239,7 @@ impl Worker {
             open: AtomicUsize::new(0),
             counted: Counted::default(),
             told: Mutex::new(None),
+            told_engine: Mutex::new(None),
         });
         let me = Arc::clone(&shared);
         let thread = thread::Builder::new().name("worker-accept".into()).spawn(move || me.accept(&listener))?;
@@ -231,7 +264,20 @@ impl Worker {
     /// By which engines its jobs were merged so far.
     #[must_use]
     pub fn engine_parts(&self) -> EngineParts {
-        self.shared.machine.engine_parts()
+        self.shared.engine_parts()
+    }
+
+    /// Calls of the merge program in rings that read and write (engine `kernel` with the driver `loop`), and how many
+    /// reads, writes and syncs these calls submitted.
+    #[must_use]
+    pub fn program_calls(&self) -> (u64, u64) {
+        self.shared.program_calls()
+    }
+
+    /// System calls that entered rings of io_uring, with devices of the kernel.
+    #[must_use]
+    pub fn ring_enters(&self) -> u64 {
+        self.shared.ring_enters()
     }
 
     /// The counters for Prometheus. What it counts stays when the worker is gone.
@@ -262,6 +308,28 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The kernel's initiator, if it can be used as configured. What an earlier process left is removed.
+fn kernel_initiator(config: &WorkerConfig, tls: bool) -> io::Result<KernelInitiator> {
+    if tls {
+        return Err(bad_configuration(
+            "devices of the kernel are without TLS here (it would need tlshd): give secrets without keys of TLS",
+        ));
+    }
+    kernel::check_name(&config.name)?;
+    let initiator = KernelInitiator::default();
+    initiator.probe(config.secrets.is_some())?;
+    for name in initiator.remove_leftovers(&config.name, JOB_SUBSYSTEMS)? {
+        (config.tell)(&format!("removed {name}, which a worker that is gone has left"));
+    }
+    Ok(initiator)
+}
+
+/// A job's device, however it is reached.
+enum Connected {
+    User(Arc<NvmeDevice>),
+    Kernel(Arc<KernelDevice>),
 }
 
 /// One of the jobs that run.
@@ -319,6 +387,21 @@ impl Shared {
             received_bytes: read(&c.received_bytes),
             reconnects: read(&c.reconnects),
         }
+    }
+
+    /// What the engines did so far, and the merge program's calls.
+    pub fn engine_parts(&self) -> EngineParts {
+        self.machine.engine_parts()
+    }
+
+    /// As [`Worker::ring_enters`].
+    pub fn ring_enters(&self) -> u64 {
+        self.machine.ring_enters()
+    }
+
+    /// As [`Worker::program_calls`].
+    pub fn program_calls(&self) -> (u64, u64) {
+        self.machine.program_calls()
     }
 
     /// Its name, how many jobs it does at a time, and whether it begins no more.
@@ -531,8 +614,14 @@ impl Shared {
         Ok(channel.send(&answer, &stops).is_ok())
     }
 
-    /// Where a job's inputs may be read besides; `None` where this worker has secrets, and none of that target.
+    /// Where a job's inputs may be read besides; `None` where this worker has secrets, and none of that target, and
+    /// where the kernel connects.
     fn external(&self, inputs: ExternalInputs) -> Option<ExternalPlace> {
+        if self.kernel.is_some() {
+            let what = "is not used with devices of the kernel";
+            (self.config.tell)(&format!("external target {} at {}, which {what}", inputs.subsystem, inputs.address));
+            return None;
+        }
         let auth = self.config.secrets.as_ref().map(|secrets| secrets.towards(&inputs.subsystem));
         if matches!(auth, Some(None)) {
             let what = "is not used: this worker has secrets, and none of its subsystem's name";
@@ -559,12 +648,13 @@ impl Shared {
         places: (Place, Option<ExternalPlace>),
     ) -> io::Result<(JobResult, RemoteUsage)> {
         let job = Arc::new(WorkerJob::default());
-        let cutter = Cutter::default();
+        let end = DeviceEnd::default();
         let (ends, ended) = mpsc::channel();
         thread::scope(|scope| {
-            let (connections, handle) = (cutter.clone(), Arc::clone(&job));
+            let (device_end, handle) = (end.clone(), Arc::clone(&job));
             let merging = thread::Builder::new().name("worker-merge".into()).spawn_scoped(scope, move || {
-                let _ = ends.send(self.merge(spec, places, connections, &handle)); // it is waited for below
+                let done = self.merge((spec, offer.silence), places, &device_end, &handle);
+                let _ = ends.send(done); // it is waited for below
             })?;
             let stops = || self.stops();
             let began = self.now();
@@ -591,21 +681,24 @@ impl Shared {
                 }
             };
             job.cancel();
-            cutter.cut(); // also while they are being opened
+            end.cut(); // also while it is being connected to
             let _ = merging.join(); // nothing of it is used, and a panic of it ended the job, no more
             Err(lost)
         })
     }
 
-    /// Connects to a job's device, and merges.
-    fn merge(
+    /// Connects to a job's device.
+    fn connect(
         &self,
-        spec: &JobSpec,
         (place, external): (Place, Option<ExternalPlace>),
-        cutter: Cutter,
-        job: &Arc<WorkerJob>,
-    ) -> io::Result<(JobResult, RemoteUsage)> {
-        let mut device = NvmeDevice::connect_cuttable(place, cutter, Arc::clone(&self.clock))?;
+        silence: Duration,
+        end: &DeviceEnd,
+    ) -> io::Result<Connected> {
+        if let Some(kernel) = &self.kernel {
+            let device = KernelDevice::connect(kernel, &place, silence, end, &*self.clock)?;
+            return Ok(Connected::Kernel(Arc::new(device)));
+        }
+        let mut device = NvmeDevice::connect_cuttable(place, end.cutter.clone(), Arc::clone(&self.clock))?;
         if let Some(external) = external {
             let (address, subsystem) = (external.place.address, external.place.subsystem.clone());
             if let Err(e) = device.connect_external(external, Arc::clone(&self.clock)) {
@@ -613,20 +706,62 @@ impl Shared {
                 (self.config.tell)(&format!("external target {subsystem} at {address}, which is not used: {e}"));
             }
         }
-        let device = Arc::new(device);
-        let result = self.machine.run(spec, Arc::clone(&device) as Arc<dyn WorkerDevice>, job);
-        let went = device.counters();
-        let c = &self.counted;
-        count(&c.round_trips, went.round_trips);
-        count(&c.sent_bytes, went.sent_bytes);
-        count(&c.received_bytes, went.received_bytes);
-        count(&c.reconnects, device.reconnects());
-        let usage = RemoteUsage {
-            cpu_micros: result.outcome.as_ref().map_or(0, |made| made.stats.cpu_micros),
-            round_trips: went.round_trips,
-            sent_bytes: went.sent_bytes,
-            received_bytes: went.received_bytes,
+        Ok(Connected::User(Arc::new(device)))
+    }
+
+    /// Connects to a job's device, and merges. `silence`: how long the store waits for a worker that says nothing.
+    fn merge(
+        &self,
+        (spec, silence): (&JobSpec, Duration),
+        places: (Place, Option<ExternalPlace>),
+        end: &DeviceEnd,
+        job: &Arc<WorkerJob>,
+    ) -> io::Result<(JobResult, RemoteUsage)> {
+        let (result, usage) = match self.connect(places, silence, end)? {
+            Connected::User(device) => {
+                let result = self.machine.run(spec, Arc::clone(&device) as Arc<dyn WorkerDevice>, job);
+                count(&self.counted.reconnects, device.reconnects());
+                let went = device.counters();
+                let usage = RemoteUsage {
+                    round_trips: went.round_trips,
+                    sent_bytes: went.sent_bytes,
+                    received_bytes: went.received_bytes,
+                    ..RemoteUsage::default()
+                };
+                (result, usage)
+            }
+            Connected::Kernel(device) => {
+                let result = self.machine.run(spec, Arc::clone(&device) as Arc<dyn WorkerDevice>, job);
+                let went = device.counters();
+                // What is left of it is the kernel's own.
+                device.delete().unwrap_or_else(|e| (self.config.tell)(&format!("a job's device: {e}")));
+                let usage = RemoteUsage {
+                    round_trips: went.commands,
+                    sent_bytes: went.written_bytes,
+                    received_bytes: went.read_bytes,
+                    ..RemoteUsage::default()
+                };
+                (result, usage)
+            }
         };
-        Ok((result, usage))
+        self.tell_engine();
+        let c = &self.counted;
+        count(&c.round_trips, usage.round_trips);
+        count(&c.sent_bytes, usage.sent_bytes);
+        count(&c.received_bytes, usage.received_bytes);
+        let cpu_micros = result.outcome.as_ref().map_or(0, |made| made.stats.cpu_micros);
+        Ok((result, RemoteUsage { cpu_micros, ..usage }))
+    }
+
+    /// Tells why another engine merges than was asked for, once for each reason.
+    fn tell_engine(&self) {
+        let reason = self.machine.handed_over();
+        let mut told = self.told_engine.lock();
+        if reason.is_some() && *told != reason {
+            let what = reason.clone().unwrap_or_default();
+            *told = reason;
+            drop(told);
+            (self.config.tell)(&format!("another engine merges than {}: {what}", self.config.engine));
+        }
     }
 }

@@ -379,28 +379,27 @@ impl KernelQueue {
     /// The kernel's entry for an operation, whose memory starts at `memory`.
     fn entry(op: &Op, memory: *mut u8, fixed: Option<u16>, priority: u16) -> squeue::Entry {
         let len = op.range.len().min(OPERATION_BYTES_MAX) as u32;
-        let buffer = fixed.unwrap_or(0);
+        let (at, buffer) = (op.file.at_fd(op.offset), fixed.unwrap_or(0));
         let bytes = |n: u64| u32::try_from(n).unwrap_or(0);
         // One arm per kind of file: the builders are generic over it.
         macro_rules! entry {
             ($fd:expr) => {
                 match op.action {
                     Action::Read if fixed.is_some() => {
-                        opcode::ReadFixed::new($fd, memory, len, buffer).offset(op.offset).ioprio(priority).build()
+                        opcode::ReadFixed::new($fd, memory, len, buffer).offset(at).ioprio(priority).build()
                     }
-                    Action::Read => opcode::Read::new($fd, memory, len).offset(op.offset).ioprio(priority).build(),
+                    Action::Read => opcode::Read::new($fd, memory, len).offset(at).ioprio(priority).build(),
                     Action::Write if fixed.is_some() => {
-                        opcode::WriteFixed::new($fd, memory, len, buffer).offset(op.offset).ioprio(priority).build()
+                        opcode::WriteFixed::new($fd, memory, len, buffer).offset(at).ioprio(priority).build()
                     }
-                    Action::Write => opcode::Write::new($fd, memory, len).offset(op.offset).ioprio(priority).build(),
+                    Action::Write => opcode::Write::new($fd, memory, len).offset(at).ioprio(priority).build(),
                     Action::Sync => opcode::Fsync::new($fd).flags(FsyncFlags::DATASYNC).build(),
                     // A length of 0 means "to the end"; also used for a range too long for the field.
-                    Action::StartWriteBack(n) => opcode::SyncFileRange::new($fd, bytes(n))
-                        .offset(op.offset)
-                        .flags(libc::SYNC_FILE_RANGE_WRITE)
-                        .build(),
+                    Action::StartWriteBack(n) => {
+                        opcode::SyncFileRange::new($fd, bytes(n)).offset(at).flags(libc::SYNC_FILE_RANGE_WRITE).build()
+                    }
                     Action::AwaitWriteBack(n) => opcode::SyncFileRange::new($fd, bytes(n))
-                        .offset(op.offset)
+                        .offset(at)
                         .flags(libc::SYNC_FILE_RANGE_WAIT_BEFORE)
                         .build(),
                 }

@@ -31,6 +31,8 @@ pub(crate) struct BatchFile {
     path: PathBuf,
     /// The descriptor, when the kernel may be asked directly.
     pub(crate) fd: Option<i32>,
+    /// Where the file begins behind the descriptor.
+    fd_offset: u64,
     /// Its place in the kernel's table of registered files.
     index: AtomicU32,
     /// Bytes that reads may reach.
@@ -43,16 +45,23 @@ impl BatchFile {
         // Direct reads end at a sector, so the end of the file must be known.
         let size = if grows && !file.is_direct() { u64::MAX } else { file.size() };
         let (fd, path, index) = (file.raw_fd(), path.to_path_buf(), AtomicU32::new(NOT_REGISTERED));
-        Self { target: Target::Read(file), path, fd, index, size }
+        let fd_offset = file.fd_offset();
+        Self { target: Target::Read(file), path, fd, fd_offset, index, size }
     }
 
     pub(crate) fn writing(file: Arc<dyn PositionedFile>) -> Self {
         let (fd, path, index) = (file.raw_fd(), file.path().to_path_buf(), AtomicU32::new(NOT_REGISTERED));
-        Self { target: Target::Write(file), path, fd, index, size: 0 }
+        let fd_offset = file.fd_offset();
+        Self { target: Target::Write(file), path, fd, fd_offset, index, size: 0 }
     }
 
     pub(crate) fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Where an offset of the file is behind its descriptor.
+    pub(crate) fn at_fd(&self, offset: u64) -> u64 {
+        self.fd_offset.saturating_add(offset)
     }
 
     pub(crate) fn path(&self) -> &Path {

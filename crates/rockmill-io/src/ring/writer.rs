@@ -282,6 +282,10 @@ impl BatchWriter {
 
     /// Hands the first `to` bytes of a buffer to the kernel.
     fn send(&mut self, buffer: Lease, to: usize) -> io::Result<()> {
+        // A ring writes by the descriptor, and knows no end of the file.
+        if self.base.saturating_add(to as u64) > self.inner.bytes_max() {
+            return Err(path_error("write", self.file.path(), io::ErrorKind::StorageFull.into()));
+        }
         if self.inner.reserve(self.base + to as u64, self.extend) {
             self.tail = true;
         }

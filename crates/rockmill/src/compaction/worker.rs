@@ -8,10 +8,15 @@
 //! | `uring` | several spans of each input run are with the device, ahead of the merge | several of 1 MiB |
 //! | `pread` | one after another, when the merge comes to them | one of 1 MiB |
 //!
-//! `uring` is the store's engine of that name with all that is above the ring: the read plan, windows that the merge
-//! uses in place, writers with several writes in flight. The ring itself is replaced, since it takes file descriptors,
-//! and a device of NVMe/TCP in user space has none: operations go to the device ([`WorkerDevice::begin`], `carried.rs`
-//! in `rockmill-io`). The engine `kernel` merges what a ring of the kernel has read, so it cannot be used here.
+//! There are two kinds of devices:
+//!
+//! - One of NVMe/TCP in user space has no descriptor that a ring of io_uring could take. So `uring` is the store's
+//!   engine with all that is above the ring: the read plan, windows that the merge uses in place, writers with several
+//!   writes in flight; operations go to the device ([`WorkerDevice::begin`], `carried.rs` in `rockmill-io`). The engine
+//!   `kernel` merges what a ring has read, so it cannot be used.
+//! - One of the kernel's is a file ([`WorkerDevice::file`]), and each input and output a part of it. All engines are
+//!   the store's own. The kernel sends commands in any order, and an output takes writes only from front to back, so
+//!   each output has one write in flight.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +26,10 @@ use std::sync::Arc;
 
 use rockmill_format::filename;
 use rockmill_io::ring::{BatchIo, Carried, CarriedFiles, DeviceFacts};
-use rockmill_io::{Clock, FileSystem, PositionedFile, RandomAccessFile, WritableFile, WriteOptions};
+use rockmill_io::{
+    Clock, CountingFileSystem, FileSystem, PositionedFile, PosixFileSystem, RandomAccessFile, WritableFile,
+    WriteOptions,
+};
 
 use super::host::{JobHost, JobMeans, JobProgress};
 use super::objects::JobRegistry;
@@ -30,7 +38,7 @@ use super::spec::{Extent, JobSpec, SpecFile};
 use super::{EngineParts, JobOutput, MergeEngine, SharedEngines, job};
 use crate::compaction_workers::{DEVICE_BLOCK, whole_blocks};
 use crate::error::{Error, ErrorKind, Result};
-use crate::options::DbOptions;
+use crate::options::{DbOptions, KernelDriver};
 use crate::panics::guarded;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +52,8 @@ const READ_BYTES: usize = 512 << 10;
 /// Bytes of a block.
 const BLOCK: u64 = DEVICE_BLOCK as u64;
 /// Why jobs are not merged in the kernel.
-const NO_KERNEL: &str = "the engine kernel needs a device of the kernel's, and a worker reaches a store's device over \
-                         NVMe/TCP in user space: take uring or pread";
+const NO_KERNEL: &str = "the engine kernel needs a device of the kernel's (rockmill worker --device kernel), and this \
+                         worker reaches a store's device over NVMe/TCP in user space: take that, or uring or pread";
 
 /// The device of a job, from the worker's side: whole blocks, from several threads at once.
 pub trait WorkerDevice: Send + Sync + fmt::Debug {
@@ -64,6 +72,12 @@ pub trait WorkerDevice: Send + Sync + fmt::Debug {
     /// The device is gone, or whatever kept it from writing.
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
+    /// Its file, if it is a block device of the kernel's: rings read and write by the descriptor then, and
+    /// [`begin`](Self::begin) is never called.
+    fn file(&self) -> Option<DeviceFile> {
+        None
+    }
+
     /// Begins an operation, which ends by [`DeviceOp::done`], in any thread. Writes arrive in the order in which they
     /// were begun. A device that takes one thing at a time does it before this returns.
     fn begin(&self, mut op: DeviceOp) {
@@ -74,6 +88,16 @@ pub trait WorkerDevice: Send + Sync + fmt::Debug {
         };
         op.done(result);
     }
+}
+
+/// A device that is a file of the kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceFile {
+    /// Its descriptor, opened without the page cache. The device keeps it open.
+    pub fd: i32,
+    /// Bytes of one write, at most, and 8 KiB at least: what the kernel sends as one command. Parts of a longer one
+    /// would arrive in any order.
+    pub write_bytes_max: usize,
 }
 
 /// An operation that a device has begun, with its memory: whole blocks. Dropping it fails it.
@@ -107,6 +131,9 @@ pub struct WorkerMachine {
     /// The most threads of one job.
     pub threads: usize,
     engine: MergeEngine,
+    driver: KernelDriver,
+    /// Counts what rings do, where devices are files.
+    on_files: Option<Arc<CountingFileSystem>>,
     /// Makes rings. One for all jobs, or none would have the ring of an earlier one.
     files: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
@@ -151,6 +178,8 @@ impl WorkerMachine {
             registry,
             threads: threads.max(1),
             engine: MergeEngine::Auto,
+            driver: KernelDriver::default(),
+            on_files: None,
             files: Arc::new(CarriedFiles),
             clock,
             engines: Arc::default(),
@@ -158,20 +187,57 @@ impl WorkerMachine {
         }
     }
 
+    /// The same for devices that are files of the kernel's ([`WorkerDevice::file`]).
+    pub fn with_kernel_devices(self) -> Self {
+        let files = Arc::new(CountingFileSystem::new(Arc::new(PosixFileSystem::new())));
+        Self { on_files: Some(Arc::clone(&files)), files, ..self }
+    }
+
+    /// The same with this driver of the engine `kernel`, before [`with_engine`](Self::with_engine).
+    pub fn with_kernel_driver(self, driver: KernelDriver) -> Self {
+        Self { driver, ..self }
+    }
+
     /// The same with this engine; `auto` is `uring`.
     ///
     /// # Errors
-    /// `NotSupported` for the engine `kernel`, and why.
+    /// `NotSupported` for the engine `kernel`, and why: devices are no files, or what this machine lacks.
     pub fn with_engine(self, engine: MergeEngine) -> Result<Self> {
+        let machine = Self { engine, ..self };
         match engine {
-            MergeEngine::Kernel => Err(Error::not_supported(NO_KERNEL)),
-            MergeEngine::Auto | MergeEngine::Uring | MergeEngine::Pread => Ok(Self { engine, ..self }),
+            MergeEngine::Kernel if machine.on_files.is_none() => Err(Error::not_supported(NO_KERNEL)),
+            MergeEngine::Kernel => {
+                machine.engines.probe_kernel(&machine.db_options()).map_err(Error::not_supported)?;
+                Ok(machine)
+            }
+            MergeEngine::Auto | MergeEngine::Uring | MergeEngine::Pread => Ok(machine),
         }
+    }
+
+    fn db_options(&self) -> DbOptions {
+        DbOptions { merge_engine: self.engine, kernel_driver: self.driver, ..DbOptions::default() }
     }
 
     /// What the engines did so far.
     pub fn engine_parts(&self) -> EngineParts {
         self.engines.stats.counts()
+    }
+
+    /// Calls of the merge program in rings that read and write (driver `loop`), and how many reads, writes and syncs
+    /// these calls submitted.
+    pub fn program_calls(&self) -> (u64, u64) {
+        self.engines.program_calls()
+    }
+
+    /// System calls that entered rings of io_uring; 0 where devices are no files.
+    pub fn ring_enters(&self) -> u64 {
+        self.on_files.as_ref().map_or(0, |files| files.counts().ring_enters)
+    }
+
+    /// Why the last part was done by another engine than was asked for, if one was.
+    pub fn handed_over(&self) -> Option<String> {
+        let missing = || self.engines.stats.missing(MergeEngine::Uring).filter(|_| self.engine != MergeEngine::Pread);
+        self.engines.stats.handed_over().1.or_else(missing)
     }
 
     /// Frees memory of reads and writes that no job has used for a while. To be called now and then.
@@ -212,7 +278,7 @@ impl WorkerMachine {
     }
 
     fn try_run(&self, spec: &JobSpec, device: Arc<dyn WorkerDevice>, handle: &Arc<WorkerJob>) -> Result<JobOutput> {
-        let db = DbOptions { merge_engine: self.engine, ..DbOptions::default() };
+        let db = self.db_options();
         let objects = self.registry.objects(spec)?;
         let fs = Arc::clone(&self.files);
         let host = DeviceHost {
@@ -303,6 +369,12 @@ impl JobHost for DeviceHost {
         let place = *place.ok_or_else(|| Error::invalid_argument(format!("there is no room for table {number}")))?;
         let device = Arc::clone(&self.device);
         if let Some(ring) = ring {
+            // 0 is the ring's own choice.
+            let asked = if options.buffer_size == 0 { WRITE_BYTES } else { options.buffer_size };
+            let options = match device.file() {
+                Some(file) => WriteOptions { buffer_size: asked.min(file.write_bytes_max), ..options },
+                None => options,
+            };
             let output = PlacedOutput { device, place, path: self.output_path(number) };
             let writer = ring.writer(Arc::new(output), options);
             return Ok(Box::new(writer.map_err(|e| Error::io(format_args!("cannot create table {number}"), &e))?));
@@ -392,6 +464,14 @@ impl RandomAccessFile for DeviceInput {
         self.direct && self.extent().is_some()
     }
 
+    fn raw_fd(&self) -> Option<i32> {
+        Some(self.device.file().filter(|_| self.is_direct())?.fd)
+    }
+
+    fn fd_offset(&self) -> u64 {
+        self.extent().map_or(0, |extent| extent.offset)
+    }
+
     fn carry(&self, mut op: Carried) -> Option<Carried> {
         let (at, len) = (op.offset(), op.memory().len() as u64);
         let whole = at.is_multiple_of(BLOCK) && len.is_multiple_of(BLOCK) && len > 0;
@@ -445,6 +525,22 @@ impl PositionedFile for PlacedOutput {
 
     fn close(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn in_order(&self) -> bool {
+        self.device.file().is_some()
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.place.length
+    }
+
+    fn raw_fd(&self) -> Option<i32> {
+        self.device.file().map(|file| file.fd)
+    }
+
+    fn fd_offset(&self) -> u64 {
+        self.place.offset
     }
 
     fn carry(&self, mut op: Carried) -> Option<Carried> {

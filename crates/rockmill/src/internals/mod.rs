@@ -16,7 +16,7 @@ pub use crate::compaction::spec::{
 };
 pub use crate::compaction::sst_map::{MapFile, SstMap};
 pub use crate::compaction::table_format::{TableFormat, TableOwner};
-pub use crate::compaction::worker::{DeviceOp, WorkerDevice, WorkerJob, WorkerMachine};
+pub use crate::compaction::worker::{DeviceFile, DeviceOp, WorkerDevice, WorkerJob, WorkerMachine};
 pub use crate::compaction::{Compaction, JobOutput, JobStats};
 pub use crate::compaction_workers::{
     CompactionWorkers, DEVICE_BLOCK, DeviceExtent, JobCode, JobDevice, RemoteDone, RemoteJob, RemoteUsage, TableCheck,

@@ -303,6 +303,22 @@ impl SharedEngines {
         self.kernel.take(prepared.0);
     }
 
+    /// Lets the kernel verify the built-in program, where these options ask for the engine `kernel`.
+    ///
+    /// # Errors
+    /// Why it is not available.
+    pub(crate) fn probe_kernel(&self, db: &DbOptions) -> std::result::Result<(), String> {
+        let opened =
+            kernel::read_named(db).and_then(|read| self.kernel.open(read, db, &self.stats, &InfoLog::default()));
+        opened.map_err(|e| e.message().to_owned())?;
+        self.kernel.describe(db, &self.stats).map(drop)
+    }
+
+    /// Calls of the merge program in rings that read and write, and the operations that these calls submitted.
+    pub(crate) fn program_calls(&self) -> (u64, u64) {
+        self.kernel.ring_calls()
+    }
+
     /// Bytes that merge programs work on, in the whole process.
     pub(crate) fn program_memory_bytes(&self) -> usize {
         self.kernel.memory_bytes()

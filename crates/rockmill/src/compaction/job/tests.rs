@@ -770,6 +770,7 @@ fn records_that_go_missing_are_noticed() {
 }
 
 mod device;
+mod device_file;
 mod elsewhere;
 mod helped;
 #[cfg(feature = "kernel")]

@@ -157,7 +157,7 @@ fn honest(ctx: &LocalHost) -> InProcess {
 }
 
 /// The host with numbers that nobody else has.
-fn numbered(ctx: &LocalHost) -> LocalHost {
+pub(super) fn numbered(ctx: &LocalHost) -> LocalHost {
     let next = AtomicU64::new(1 << 31);
     let new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
     let mut host = LocalHost { new_file_number, events: JobEvents::default(), ..ctx.clone() };
@@ -168,7 +168,7 @@ fn numbered(ctx: &LocalHost) -> LocalHost {
 }
 
 /// Takes away the tables of an output, and gives their bytes.
-fn taken(host: &LocalHost, output: &JobOutput) -> Vec<Vec<u8>> {
+pub(super) fn taken(host: &LocalHost, output: &JobOutput) -> Vec<Vec<u8>> {
     let take = |f: &FileEntry| {
         let bytes = host.means.fs.read_to_vec(&host.output_path(f.number)).unwrap();
         host.remove_output(f.number);
