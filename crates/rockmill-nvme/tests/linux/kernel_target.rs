@@ -63,6 +63,7 @@ impl Subsystem {
     }
 
     /// Serves it no more; connections end.
+    #[cfg(feature = "tls")]
     pub fn leave(&self) {
         fs::remove_file(self.port.join("subsystems").join(SUBSYSTEM)).unwrap();
     }

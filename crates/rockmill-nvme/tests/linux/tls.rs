@@ -16,7 +16,7 @@ use rockmill_nvme::logs::{DiscoveryEntry, Security, TRANSPORT_TCP};
 use rockmill_nvme::psk::{Derivation, Psk, TlsKey};
 use rockmill_nvme::target::TargetConfig;
 use rockmill_nvme::tcp::{ClientTls, Reconnect, ServerTls, TcpHost};
-use rockmill_skip::Needs;
+use rockmill_skip::{Needs, skip};
 use tempfile::TempDir;
 
 use crate::common::{NQN, pattern};
@@ -37,8 +37,12 @@ struct Handshakes {
 impl Handshakes {
     /// Starts `tlshd`; the test is skipped if it is not installed.
     fn begin(test: &str) -> Option<Self> {
-        let tlshd = program(test, "tlshd", Needs::Tlshd)?;
-        let keyctl = program(test, "keyctl", Needs::Tlshd)?;
+        let found = |name: &str| {
+            let why =
+                || Needs::Tlshd.because(format!("{name} is not installed (the guest of scripts/test-nvme has it)"));
+            rockmill_skip::program(name, Needs::Tlshd).map_err(|_| skip(test, &why())).ok()
+        };
+        let (tlshd, keyctl) = (found("tlshd")?, found("keyctl")?);
         let place = tempfile::tempdir().unwrap();
         let configuration = place.path().join("conf");
         fs::write(&configuration, "[debug]\nloglevel=1\n[authenticate]\nkeyrings=.nvme\n").unwrap();
