@@ -234,10 +234,12 @@ impl WorkerMachine {
         self.on_files.as_ref().map_or(0, |files| files.counts().ring_enters)
     }
 
-    /// Why the last part was done by another engine than was asked for, if one was.
+    /// Why another engine did the last part that another one did than was asked for.
     pub fn handed_over(&self) -> Option<String> {
-        let missing = || self.engines.stats.missing(MergeEngine::Uring).filter(|_| self.engine != MergeEngine::Pread);
-        self.engines.stats.handed_over().1.or_else(missing)
+        let stats = &self.engines.stats;
+        let kernel = || stats.missing(MergeEngine::Kernel).filter(|_| self.engine == MergeEngine::Kernel);
+        let uring = || stats.missing(MergeEngine::Uring).filter(|_| self.engine != MergeEngine::Pread);
+        stats.handed_over().1.or_else(kernel).or_else(uring)
     }
 
     /// Frees memory of reads and writes that no job has used for a while. To be called now and then.
