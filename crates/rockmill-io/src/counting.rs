@@ -7,6 +7,7 @@ use crate::fs::{
 use crate::ring::{BatchIo, BatchKind, BatchLimits, BatchObserver, BatchProbe, DeviceFacts};
 use std::io;
 use std::ops::Sub;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -317,6 +318,13 @@ impl RandomAccessFile for CountingRandomAccessFile {
         Ok(n)
     }
 
+    fn send_to(&self, offset: u64, len: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        add(&self.counters.reads, 1);
+        let n = self.inner.send_to(offset, len, socket)?;
+        add(&self.counters.read_bytes, n as u64);
+        Ok(n)
+    }
+
     fn prefetch(&self, offset: u64, len: u64) {
         add(&self.counters.prefetches, 1);
         self.inner.prefetch(offset, len);
@@ -329,6 +337,7 @@ impl RandomAccessFile for CountingRandomAccessFile {
     }
 
     crate::pass_on! { inner =>
+        fn sends(&self) -> bool;
         fn mode(&self) -> Option<u32>;
         fn size(&self) -> u64;
         fn advise(&self, pattern: AccessPattern);

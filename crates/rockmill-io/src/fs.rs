@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -299,6 +300,20 @@ pub trait RandomAccessFile: Send + Sync + Debug {
     /// A single read, which may return fewer bytes than there are, but at least one before the end of the file.
     fn read_once(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.read_at(offset, buf)
+    }
+    /// True if [`send_to`](Self::send_to) can send this file.
+    fn sends(&self) -> bool {
+        false
+    }
+    /// Sends at most `len` bytes from `offset` on to a stream socket, without a copy in this process: at least one
+    /// before the end of the file, none at its end. Waits as long as a write to the socket would. What is not received
+    /// yet must not change: the kernel may read it later.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the socket takes nothing: as for a read and a write. `Unsupported` where
+    /// [`sends`](Self::sends) is false.
+    fn send_to(&self, _offset: u64, _len: usize, _socket: BorrowedFd<'_>) -> io::Result<usize> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this file cannot be sent without reading it"))
     }
     /// Length in bytes when it was opened.
     fn size(&self) -> u64;

@@ -52,6 +52,8 @@ pub use mem::{CrashMode, MemFileSystem};
 #[cfg(unix)]
 pub use op::{Fault, Op, OpKind};
 #[cfg(unix)]
-pub use posix::{BlockDevice, LocalTime, PosixFileSystem, block_device_number, local_time, stand_back, thread_id};
+pub use posix::{
+    BlockDevice, LocalTime, PosixFileSystem, block_device_number, local_time, send_more, stand_back, thread_id,
+};
 #[cfg(unix)]
 pub use throttle::{DeviceModel, ThrottledFileSystem};

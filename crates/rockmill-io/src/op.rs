@@ -25,7 +25,7 @@ pub enum OpKind {
     SyncDir,
     Lock,
     FreeSpace,
-    /// `RandomAccessFile::read_at`.
+    /// `RandomAccessFile::read_at`, and the read of `RandomAccessFile::send_to`.
     ReadAt,
     /// `SequentialFile::read`.
     Read,

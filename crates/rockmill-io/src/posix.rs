@@ -18,7 +18,7 @@ mod sys;
 mod write;
 
 pub use block_device::BlockDevice;
-pub use sys::{LocalTime, local_time, stand_back, thread_id};
+pub use sys::{LocalTime, local_time, send_more, stand_back, thread_id};
 
 use crate::error::{has_other_names, not_plain, path_error};
 use crate::fs::{

@@ -2,8 +2,10 @@
 
 use rockmill_io::aligned::AlignedBuf;
 use rockmill_io::error::raw_os_error;
-use rockmill_io::{CountingFileSystem, Fault, FileSystem, MemFileSystem, PosixFileSystem, WriteOptions};
-use std::io::ErrorKind;
+use rockmill_io::{CountingFileSystem, Fault, FileSystem, MemFileSystem, OpKind, PosixFileSystem, WriteOptions};
+use std::io::{ErrorKind, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -421,4 +423,56 @@ fn relative_paths_work() {
     mem.create_dir(Path::new("a/b"), true).unwrap();
     mem.write_all(Path::new("a/b/f"), b"x").unwrap();
     assert_eq!(mem.read_to_vec(Path::new("/a/b/f")).unwrap(), b"x");
+}
+
+/// Whether in memory or on the disk: the bytes of the file, no more than it has, and errors of both sides.
+#[test]
+fn a_file_is_sent_to_a_socket() {
+    everywhere(|place| {
+        let (path, data) = (place.path("table"), (0..300_000u32).map(|i| (i / 7) as u8).collect::<Vec<_>>());
+        place.fs.write_all(&path, &data).unwrap();
+        let file = place.fs.open_random(&path, place.direct).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        if file.is_direct() {
+            assert!(!file.sends(), "{}", place.name);
+            return;
+        }
+        assert!(file.sends() || !cfg!(target_os = "linux"), "{}", place.name);
+        let reader = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            theirs.read_to_end(&mut got).unwrap();
+            got
+        });
+        let mut at = 1000;
+        // Also where it ends before what is asked for.
+        while let n @ 1.. = file.send_to(at, 1 << 20, ours.as_fd()).unwrap() {
+            at += n as u64;
+        }
+        assert_eq!(at, 300_000, "{}", place.name);
+        assert_eq!(file.send_to(u64::MAX >> 1, 10, ours.as_fd()).unwrap_or(0), 0);
+        drop(ours);
+        assert!(reader.join().unwrap() == data[1000..], "{}", place.name);
+        // It was cut meanwhile.
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        place.fs.truncate(&path, 5000).unwrap();
+        assert_eq!(file.send_to(6000, 10, ours.as_fd()).unwrap(), 0);
+        drop(theirs);
+        let gone = file.send_to(0, 10, ours.as_fd()).unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::BrokenPipe, "{}: {gone}", place.name);
+    });
+}
+
+#[test]
+fn a_file_that_fails_is_not_sent() {
+    let fs = MemFileSystem::new();
+    fs.write_all(Path::new("/table"), &[7; 10_000]).unwrap();
+    let file = fs.open_random(Path::new("/table"), false).unwrap();
+    fs.set_hook(Box::new(|op| match op.kind {
+        OpKind::ReadAt if op.offset >= 5000 => std::io::Error::other("a bad sector").into(),
+        OpKind::ReadAt => Fault::Short(3000),
+        _ => Fault::None,
+    }));
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    assert_eq!(file.send_to(0, 10_000, ours.as_fd()).unwrap(), 3000);
+    assert!(file.send_to(6000, 10, ours.as_fd()).unwrap_err().to_string().contains("a bad sector"));
 }

@@ -21,7 +21,8 @@
 //!
 //! The state machines know no socket and no clock: tests run both in one process, split the stream at any byte, and set
 //! the time themselves. `tcp` is a thin driver over blocking sockets; a driver over io_uring (through `rockmill-io`)
-//! would use the same state machines.
+//! would use the same state machines. The target copies no data: it reads into its output, writes from where the
+//! socket's bytes went, both in whole pages of memory, or has the kernel send a file.
 //!
 //! ```
 //! use std::net::TcpListener;
@@ -85,7 +86,7 @@
 //!
 //! - TLS with SHA-384, and with keys derived during authentication ("secure channel concatenation").
 //! - A host that reads in the discovery log that an entry requires TLS does not use TLS by itself.
-//! - Sockets through io_uring, and zero-copy transfers: here a write's data is copied twice, a read's once.
+//! - Sockets through io_uring: measured, and not worth it (`docs/notebook/offload.md`).
 //! - The Disconnect command, Reservations, Dataset Management, Compare, Write Uncorrectable, Verify, fused commands.
 //! - Aborting anything but event requests: Abort answers that the command was not aborted, which the specification
 //!   allows. An operation that a namespace has begun cannot be cancelled.

@@ -23,9 +23,14 @@
 //! A header that differs from the table is a [`PduError`], which ends the connection. A data digest that does not match
 //! only fails the command, so the payload reports it ([`Payload::intact`]).
 
+mod arriving;
+
+use rockmill_io::aligned::{ALIGNMENT, AlignedBuf};
+
 use crate::bytes::{array_at, put, u16_at, u32_at};
 use crate::command::{Cqe, Sqe};
 use crate::pdu_error::{FatalError, PduError};
+pub(crate) use arriving::Arriving;
 
 /// Length of the common header.
 pub const COMMON_BYTES: usize = 8;
@@ -396,8 +401,8 @@ impl Framing {
             }
             kind::CAPSULE_CMD => Pdu::CapsuleCmd(Sqe(array_at(pdu, COMMON_BYTES)), payload),
             kind::CAPSULE_RESP => Pdu::CapsuleResp(Cqe(array_at(pdu, COMMON_BYTES))),
-            kind::H2C_DATA => Pdu::H2cData(data_of(pdu, flags & !FLAG_SUCCESS, payload)?),
-            kind::C2H_DATA => Pdu::C2hData(data_of(pdu, flags, payload)?),
+            kind::H2C_DATA => Pdu::H2cData(data_of(pdu, flags & !FLAG_SUCCESS, bytes.len(), payload)?),
+            kind::C2H_DATA => Pdu::C2hData(data_of(pdu, flags, bytes.len(), payload)?),
             _ => {
                 let length = u32_at(pdu, 16);
                 if length == 0 {
@@ -406,6 +411,16 @@ impl Framing {
                 Pdu::R2t(R2t { command_id: u16_at(pdu, 8), tag: u16_at(pdu, 10), offset: u32_at(pdu, 12), length })
             }
         })
+    }
+
+    /// Decodes the header of a data PDU whose data has not arrived: the payload is empty, and its length is in
+    /// `extent`. The header's digest must have been checked.
+    ///
+    /// # Errors
+    /// The invalid field.
+    pub(crate) fn decode_head(&self, head: &[u8], extent: &Extent) -> Result<Data<'static>, PduError> {
+        let hidden = if self.direction == Direction::ToController { FLAG_SUCCESS } else { 0 };
+        data_of(head, head[1] & !hidden, extent.data_end - extent.data_start, Payload::new(&[]))
     }
 
     /// Appends a PDU. Does not check the data's length: the limits are the receiver's.
@@ -464,6 +479,14 @@ impl Framing {
         self.begin(kind, flags, &fields, length, out)
     }
 
+    /// Appends a data PDU without its data, which is sent from elsewhere. Not for data with a digest.
+    pub(crate) fn begin_apart(&self, kind: u8, data: &Data<'_>, length: usize, out: &mut impl Outgoing) {
+        let mut head = Vec::new();
+        let at = Self { data_digest: false, ..*self }.begin_data(kind, data, length, &mut head);
+        let start = out.append(at.data_start);
+        out.bytes()[start..start + at.data_start].copy_from_slice(&head[..at.data_start]);
+    }
+
     /// Writes the digest after the data that [`Self::begin_data`] made room for.
     pub fn finish_data(&self, at: Extent, out: &mut [u8]) {
         if at.total > at.data_end {
@@ -487,7 +510,7 @@ impl Framing {
         };
         let data_end = data_start + length;
         let total = data_end + if data_digest { DIGEST_BYTES } else { 0 };
-        let start = out.append(total);
+        let start = out.append_pdu(total, data_start);
         let pdu = &mut out.bytes()[start..start + total];
         pdu[0] = kind;
         pdu[1] =
@@ -525,7 +548,8 @@ fn alignment_at(pdu: &[u8], field: &'static str) -> Result<u8, PduError> {
     Ok(pdu[10])
 }
 
-fn data_of<'a>(pdu: &[u8], flags: u8, payload: Payload<'a>) -> Result<Data<'a>, PduError> {
+/// The header of a data PDU with `data_bytes` bytes of data.
+fn data_of<'a>(pdu: &[u8], flags: u8, data_bytes: usize, payload: Payload<'a>) -> Result<Data<'a>, PduError> {
     let (offset, length) = (u32_at(pdu, 12), u32_at(pdu, 16));
     let last = flags & FLAG_LAST != 0;
     let success = flags & FLAG_SUCCESS != 0;
@@ -535,7 +559,7 @@ fn data_of<'a>(pdu: &[u8], flags: u8, payload: Payload<'a>) -> Result<Data<'a>, 
     if !offset.is_multiple_of(4) {
         return Err(PduError::field("DATAO", 12, offset));
     }
-    if length as usize != payload.bytes.len() || (!last && !length.is_multiple_of(4)) {
+    if length as usize != data_bytes || (!last && !length.is_multiple_of(4)) {
         return Err(PduError::field("DATAL", 16, length));
     }
     if offset.checked_add(length).is_none() {
@@ -548,6 +572,13 @@ fn data_of<'a>(pdu: &[u8], flags: u8, payload: Payload<'a>) -> Result<Data<'a>, 
 pub trait Outgoing {
     /// Grows by `count` bytes of unspecified content. Returns their start.
     fn append(&mut self, count: usize) -> usize;
+
+    /// The same for a PDU of `count` bytes whose data begins at byte `data_start` of it. An output that can choose
+    /// places the data at the start of a page.
+    fn append_pdu(&mut self, count: usize, data_start: usize) -> usize {
+        let _ = data_start;
+        self.append(count)
+    }
 
     /// All its bytes.
     fn bytes(&mut self) -> &mut [u8];
@@ -566,10 +597,11 @@ impl Outgoing for Vec<u8> {
 }
 
 /// Output that waits to be sent. Its memory stays initialized from one PDU to the next, so data can be read into it
-/// without first writing zeros.
+/// without first writing zeros. If nothing waits, the data of the next PDU lies at the start of a page: a file that is
+/// read past the page cache then needs no other buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    memory: Vec<u8>,
+    memory: AlignedBuf,
     /// Up to here it was sent.
     sent: usize,
     /// End of the bytes to send. What follows is unused.
@@ -593,7 +625,7 @@ impl Waiting {
         }
     }
 
-    /// Where the next PDU begins.
+    /// Where the next PDU begins, at the earliest.
     pub fn end(&self) -> usize {
         self.end
     }
@@ -613,15 +645,36 @@ impl Outgoing for Waiting {
     fn append(&mut self, count: usize) -> usize {
         let start = self.end;
         self.end += count;
-        if self.memory.len() < self.end {
-            self.memory.resize(self.end, 0);
+        if self.memory.capacity() < self.end {
+            // Doubled, so that small PDUs do not allocate each time.
+            let used = start.min(self.memory.capacity());
+            self.memory.grow(self.end.max(2 * self.memory.capacity()), used);
         }
         start
+    }
+
+    fn append_pdu(&mut self, count: usize, data_start: usize) -> usize {
+        if self.sent == self.end && count >= ALIGNMENT {
+            let before = data_start.wrapping_neg() % ALIGNMENT;
+            (self.sent, self.end) = (before, before);
+        }
+        self.append(count)
     }
 
     fn bytes(&mut self) -> &mut [u8] {
         &mut self.memory
     }
+}
+
+/// What an [`Assembler`] has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// Not enough.
+    No,
+    /// A whole PDU.
+    Whole,
+    /// The header of a data PDU; its data comes next.
+    Head(Extent),
 }
 
 /// Assembles the bytes of a stream into PDUs.
@@ -641,11 +694,34 @@ impl Assembler {
     /// # Errors
     /// A header that ends the connection.
     pub fn fill(&mut self, framing: &Framing, bytes: &mut &[u8]) -> Result<bool, PduError> {
+        self.fill_until(framing, bytes, |extent| extent.total)
+    }
+
+    /// The same, but also stops where the data of an H2CData or C2HData PDU begins: its receiver has a place for it.
+    ///
+    /// # Errors
+    /// A header that ends the connection.
+    pub(crate) fn fill_to_data(&mut self, framing: &Framing, bytes: &mut &[u8]) -> Result<Filled, PduError> {
+        let is_data = |extent: &Extent| matches!(extent.kind, kind::H2C_DATA | kind::C2H_DATA);
+        let until = |extent: &Extent| if is_data(extent) { extent.data_start } else { extent.total };
+        Ok(match (self.fill_until(framing, bytes, until)?, self.extent) {
+            (false, _) => Filled::No,
+            (true, Some(extent)) if is_data(&extent) => Filled::Head(extent),
+            (true, _) => Filled::Whole,
+        })
+    }
+
+    fn fill_until(
+        &mut self,
+        framing: &Framing,
+        bytes: &mut &[u8],
+        end: impl Fn(&Extent) -> usize,
+    ) -> Result<bool, PduError> {
         loop {
             let wanted = match &self.extent {
                 None => COMMON_BYTES,
                 Some(extent) if !self.checked => extent.header_end,
-                Some(extent) => extent.total,
+                Some(extent) => end(extent),
             };
             let (taken, rest) = bytes.split_at((wanted - self.pdu.len()).min(bytes.len()));
             self.pdu.extend_from_slice(taken);
@@ -664,7 +740,7 @@ impl Assembler {
         }
     }
 
-    /// Returns the whole PDU, and begins the next.
+    /// Returns what there is of the PDU, and begins the next.
     pub fn take(&mut self) -> Vec<u8> {
         self.extent = None;
         self.checked = false;
@@ -709,6 +785,28 @@ mod tests {
             }
             assert_eq!(waiting.unsent(), wanted);
             waiting.sent(wanted.len());
+        }
+    }
+
+    /// Or a file that is read past the page cache is read into another buffer first.
+    #[test]
+    fn data_lies_at_the_start_of_a_page_if_nothing_else_waits() {
+        let mut waiting = Waiting::default();
+        for (header_digest, alignment) in [(false, 4), (true, 4), (true, 128)] {
+            let framing = Framing { header_digest, alignment, ..Framing::initial(Direction::ToHost, 0, 1 << 20) };
+            let payload = Payload::new(&[]);
+            let data = Data { command_id: 1, tag: 2, offset: 0, last: true, success: false, payload };
+            let at = framing.begin_data(kind::C2H_DATA, &data, 8192, &mut waiting);
+            let place = waiting.bytes()[at.data_start..].as_ptr().addr();
+            assert!(place.is_multiple_of(ALIGNMENT), "{header_digest} {alignment}");
+            assert_eq!(waiting.unsent().len(), at.total - (at.data_start - usize::from(waiting.unsent()[3])));
+            // Taken back, and then something else is sent.
+            waiting.truncate(0);
+            assert!(waiting.unsent().is_empty());
+            framing.encode(&Pdu::CapsuleResp(Cqe([3; 16])), &mut waiting);
+            assert_eq!(waiting.unsent()[0], kind::CAPSULE_RESP);
+            let all = waiting.unsent().len();
+            waiting.sent(all);
         }
     }
 

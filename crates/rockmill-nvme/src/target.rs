@@ -16,8 +16,8 @@
 //!
 //! | memory | bound |
 //! |---|---|
-//! | the PDU that is being received | twice the largest PDU: `h2c_data_max` or `in_capsule_max`, 8 KiB at least |
-//! | requested data of writes | `write_buffer_max`: an R2T is sent only when there is room |
+//! | the PDU that is being received, without requested data | twice the largest: `in_capsule_max`, 8 KiB at least |
+//! | requested data of writes | `write_buffer_max`, in whole pages: an R2T is sent only when there is room |
 //! | memory of the last write, kept for the next one | the largest transfer |
 //! | answers that the host has not received | `output_max` and one answer: with more, nothing is read |
 //! | commands that wait for data | the queue's entries |
@@ -32,7 +32,7 @@ mod io;
 mod namespace;
 
 pub use connection::Connection;
-pub use namespace::{MemoryNamespace, Namespace};
+pub use namespace::{FilePart, MemoryNamespace, Namespace};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -143,7 +143,7 @@ impl TargetConfig {
     /// contents.
     #[must_use]
     pub fn connection_bytes_max(&self) -> usize {
-        let pdu = self.h2c_data_max.max(self.in_capsule_max).max(FABRICS_CAPSULE_DATA) as usize + 256;
+        let pdu = self.in_capsule_max.max(FABRICS_CAPSULE_DATA) as usize + 256;
         let pieces = self.transfer_max() as usize / (self.c2h_data_max as usize).clamp(512, 1 << 20) + 1;
         let entries = usize::from(self.queue_entries_max.max(ADMIN_ENTRIES));
         // One answer: the largest transfer with the headers of its PDUs, and an R2T for each waiting write.
@@ -151,6 +151,8 @@ impl TargetConfig {
         let waiting = entries.next_power_of_two() * connection::WRITE_BYTES + 16 * crate::command::SQE_BYTES;
         let auth = 2 * crate::auth::MESSAGE_BYTES_MAX;
         let kept = self.transfer_max() as usize;
+        // Memory of answers begins within a page.
+        let answer = answer + rockmill_io::aligned::ALIGNMENT;
         2 * (pdu + self.output_max + answer) + self.write_buffer_max + kept + 2 * waiting + auth
     }
 

@@ -100,6 +100,69 @@ fn outstanding_writes_are_done_in_their_order() {
     }
 }
 
+/// Data of a write has a place as soon as its header has come; its digest counts, wherever it was read to.
+#[test]
+fn data_of_a_write_has_a_place_that_ends_with_its_pdu() {
+    let config = TargetConfig { h2c_data_max: 4096, in_capsule_max: 0, ..TargetConfig::new(NQN) };
+    let bench = Bench::with(config);
+    let mut admin = bench.admin();
+    let disk = admin.namespace(1).unwrap();
+    let mut config = admin.controller().queue_config();
+    (config.in_capsule_max, config.header_digest, config.data_digest) = (0, true, true);
+    for damaged in [false, true] {
+        let mut io = Io::connect(bench.wire(config), admin.controller(), 1 + u16::from(damaged)).unwrap();
+        let data = pattern(u64::from(damaged), 6000 / BLOCK * BLOCK);
+        let id = io.begin_write(&disk, 64 * u64::from(damaged), data.clone()).unwrap();
+        let link = io.link();
+        assert!(!link.connection.expects_data() && link.connection.data_room().is_none());
+        // The command, its R2T, and then the data, in two PDUs.
+        let send = |queue: &mut rockmill_nvme::initiator::Queue| {
+            let sent = queue.output().to_vec();
+            queue.sent(sent.len());
+            sent
+        };
+        let command = send(&mut link.queue);
+        link.connection.receive(&command, Duration::ZERO);
+        assert!(link.connection.expects_data());
+        let r2t = link.connection.output().to_vec();
+        link.connection.sent(r2t.len());
+        link.queue.receive(&r2t);
+        let mut pdus = send(&mut link.queue);
+        if damaged {
+            let last = pdus.len() - 5; // of the data
+            pdus[last] ^= 1;
+        }
+        let mut rest = pdus.as_slice();
+        for room in [4096, data.len() - 4096] {
+            // 24 bytes and a digest.
+            link.connection.receive(&rest[..28], Duration::ZERO);
+            rest = &rest[28..];
+            for part in [100, room - 100] {
+                let place = link.connection.data_room().unwrap();
+                assert!(place.len() >= part);
+                place[..part].copy_from_slice(&rest[..part]);
+                link.connection.data_received(part);
+                rest = &rest[part..];
+            }
+            assert!(link.connection.data_room().is_none(), "its digest comes next");
+            link.connection.receive(&rest[..4], Duration::ZERO);
+            rest = &rest[4..];
+        }
+        assert!(rest.is_empty() && !link.connection.expects_data());
+        io.advance().unwrap();
+        let done = io.ended("Write", id).unwrap().map(drop);
+        let start = 64 * usize::from(damaged) * BLOCK;
+        let is_there = bench.disk.contents()[start..start + data.len()] == data;
+        match damaged {
+            false => assert!(done.is_ok() && is_there),
+            true => {
+                assert_eq!(status(done).code(), Status::TRANSIENT_TRANSPORT_ERROR);
+                assert!(!is_there);
+            }
+        }
+    }
+}
+
 /// Every operation of a host, with checks of the results.
 fn whole_session(bench: &Bench) {
     let mut admin = bench.admin();

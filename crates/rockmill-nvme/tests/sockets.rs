@@ -4,19 +4,21 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{BLOCK, Bench, pattern};
-use rockmill_io::{Clock, SystemClock};
+use rockmill_io::{Clock, Fault, FileSystem, MemFileSystem, OpKind, PosixFileSystem, RandomAccessFile, SystemClock};
 use rockmill_nvme::fabrics::DISCOVERY_NQN;
 use rockmill_nvme::identify::OPTIONAL_WRITE_ZEROES;
-use rockmill_nvme::initiator::{Admin, Command, HostError, Io, Link as _, NamespaceInfo};
+use rockmill_nvme::initiator::{Admin, Command, HostError, Io, Link as _, NamespaceInfo, QueueConfig};
 use rockmill_nvme::pdu::{Direction, Framing, IcResp, Pdu};
 use rockmill_nvme::pdu_error::FatalError;
 use rockmill_nvme::status::Status;
-use rockmill_nvme::target::TargetConfig;
+use rockmill_nvme::target::{FilePart, Namespace, TargetConfig};
 use rockmill_nvme::tcp::{Cutter, LinkCounters, ServerConfig, TcpHost, TcpLink, TcpServer};
 
 struct Served {
@@ -124,6 +126,172 @@ fn round_trips_and_bytes_are_counted() {
     assert!(trips == 1 && sent > BLOCK as u64 && received < 200, "{trips} {sent} {received}");
     let (trips, sent, received) = cost(&mut |io| io.write(&disk, 0, &pattern(1, large), false).unwrap());
     assert!(trips == 2 && sent > large as u64 && received < 400, "{trips} {sent} {received}");
+}
+
+/// Blocks of a file, which can be sent as they are.
+#[derive(Debug)]
+struct Blocks {
+    file: Arc<dyn RandomAccessFile>,
+    cannot_send: Arc<AtomicBool>,
+    /// Where memory for reads and writes began.
+    places: Mutex<Vec<usize>>,
+}
+
+impl Blocks {
+    fn of(file: Arc<dyn RandomAccessFile>) -> Arc<Self> {
+        Arc::new(Self { file, cannot_send: Arc::default(), places: Mutex::default() })
+    }
+
+    fn places(&self) -> Vec<usize> {
+        std::mem::take(&mut self.places.lock().unwrap())
+    }
+}
+
+impl Namespace for Blocks {
+    fn block_bytes(&self) -> u32 {
+        4096
+    }
+    fn blocks(&self) -> u64 {
+        self.file.size() / 4096
+    }
+    fn read_only(&self) -> bool {
+        false
+    }
+    fn nguid(&self) -> [u8; 16] {
+        [4; 16]
+    }
+    fn read(&self, first: u64, into: &mut [u8]) -> Result<(), Status> {
+        self.places.lock().unwrap().push(into.as_ptr().addr());
+        match self.file.read_at(first * 4096, into) {
+            Ok(n) if n == into.len() => Ok(()),
+            _ => Err(Status::UNRECOVERED_READ_ERROR),
+        }
+    }
+    fn file_part(&self, first: u64, bytes: u32) -> Option<FilePart> {
+        let sends = self.file.sends() && !self.cannot_send.load(Ordering::Relaxed);
+        let has_failed = Arc::clone(&self.cannot_send);
+        sends.then(|| FilePart { file: Arc::clone(&self.file), offset: first * 4096, bytes, has_failed })
+    }
+    fn write(&self, _: u64, from: &[u8]) -> Result<(), Status> {
+        self.places.lock().unwrap().push(from.as_ptr().addr());
+        Ok(())
+    }
+    fn write_zeroes(&self, _: u64, _: u32) -> Result<(), Status> {
+        Ok(())
+    }
+    fn flush(&self) -> Result<(), Status> {
+        Ok(())
+    }
+}
+
+/// A served file of 3 MiB in this file system, as namespace 2.
+fn file_served(fs: &dyn FileSystem, path: &Path, config: TargetConfig) -> (Served, Arc<Blocks>, Vec<u8>) {
+    let data = pattern(7, 3 << 20);
+    fs.write_all(path, &data).unwrap();
+    let blocks = Blocks::of(fs.open_random(path, false).unwrap());
+    let served = served(Bench::with(config));
+    served.bench.target.add_namespace(2, blocks.clone()).unwrap();
+    (served, blocks, data)
+}
+
+/// Without digests of data, and where nothing follows the data, a file is sent without being read.
+#[test]
+fn files_are_sent_without_being_read() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let posix: (Arc<dyn FileSystem>, _) = (Arc::new(PosixFileSystem::new()), dir.path().join("table"));
+    let short = MemFileSystem::new();
+    short.set_hook(Box::new(|op| Fault::Short(1000.max(op.len as usize / 3))));
+    let memory: (Arc<dyn FileSystem>, _) = (Arc::new(short), PathBuf::from("/table"));
+    for (fs, path) in [posix, memory] {
+        // Data in one PDU; in several, of which the last is sent from the file.
+        for c2h_data_max in [1 << 20, 128 << 10] {
+            let config = TargetConfig { c2h_data_max, ..TargetConfig::new(common::NQN) };
+            let (served, blocks, data) = file_served(&*fs, &path, config);
+            let host = served.host();
+            let info = host.admin(|admin| admin.namespace(2)).unwrap();
+            let mut io = host.io_queue_with(1, |queue| queue.data_digest = false).unwrap();
+            // Commands of all lengths, some of them outstanding together.
+            for (first, count) in [(0, 256), (256, 256), (3, 1), (700, 68), (1, 31)] {
+                let all = io.begin_read(&info, first, count * 4096).unwrap();
+                let one = io.begin_read(&info, 767, 4096).unwrap();
+                for (id, first, count) in [(all, first, count), (one, 767, 1)] {
+                    let read = loop {
+                        match io.ended("Read", id) {
+                            Some(read) => break read.unwrap(),
+                            None => io.advance().unwrap(),
+                        }
+                    };
+                    let start = first as usize * 4096;
+                    assert!(read == data[start..start + count * 4096], "{first} {count}");
+                }
+            }
+            let reads = blocks.places().len();
+            // All but the last of eight PDUs, twice, and of three.
+            assert_eq!(reads, if c2h_data_max == 1 << 20 { 0 } else { 7 + 7 + 2 });
+            // A digest has to be computed, and a completion would have to follow.
+            for change in [|q: &mut QueueConfig| q.data_digest = true, |q: &mut QueueConfig| q.no_flow_control = false]
+            {
+                let mut io = host.io_queue_with(2, change).unwrap();
+                let mut back = vec![0; 1 << 20];
+                io.read(&info, 512, &mut back).unwrap();
+                assert!(back == data[512 * 4096..]);
+                assert!(!blocks.places().is_empty());
+                drop(io);
+                served.clock.sleep(Duration::from_millis(200)); // until the target has seen it
+            }
+        }
+    }
+}
+
+/// A file that ends too early cannot be sent. The connection ends, since the data was promised; whoever asks again gets
+/// the reason.
+#[test]
+fn a_file_that_ends_early_or_fails_ends_the_connection_and_then_the_command() {
+    for shortened in [true, false] {
+        let fs = MemFileSystem::new();
+        let path = PathBuf::from("/table");
+        let config = TargetConfig { c2h_data_max: 1 << 20, ..TargetConfig::new(common::NQN) };
+        let (served, blocks, _) = file_served(&fs, &path, config);
+        let host = served.host();
+        let info = host.admin(|admin| admin.namespace(2)).unwrap();
+        let open = |queue| host.io_queue_with(queue, |queue| queue.data_digest = false).unwrap();
+        let mut io = open(1);
+        io.read(&info, 0, &mut vec![0; 1 << 20]).unwrap();
+        assert!(blocks.places().is_empty(), "sent");
+        if shortened {
+            fs.truncate(&path, 300_000).unwrap();
+        } else {
+            fs.set_hook(Box::new(|op| match op.kind == OpKind::ReadAt && op.offset + op.len > 300_000 {
+                true => std::io::Error::other("a bad sector").into(),
+                false => Fault::None,
+            }));
+        }
+        let since = Instant::now();
+        let lost = io.read(&info, 0, &mut vec![0; 1 << 20]).unwrap_err();
+        assert!(lost.is_lost() && since.elapsed() < Duration::from_secs(10), "{lost}");
+        let why = open(2).read(&info, 0, &mut vec![0; 1 << 20]).unwrap_err();
+        assert_eq!(why.status().map(|s| s.code()), Some(Status::UNRECOVERED_READ_ERROR.code()), "{why}");
+        assert!(!blocks.places().is_empty(), "read");
+    }
+}
+
+/// Memory for data begins with a page: what is read and written past the page cache is not copied.
+#[test]
+fn data_is_read_and_written_in_whole_pages_of_memory() {
+    let (fs, path) = (MemFileSystem::new(), PathBuf::from("/table"));
+    let config = TargetConfig { c2h_data_max: 1 << 20, ..TargetConfig::new(common::NQN) };
+    let (served, blocks, _) = file_served(&fs, &path, config);
+    blocks.cannot_send.store(true, Ordering::Relaxed);
+    let host = served.host();
+    let info = host.admin(|admin| admin.namespace(2)).unwrap();
+    let mut io = host.io_queue(1).unwrap();
+    for count in [256, 1, 17, 256] {
+        io.read(&info, 1, &mut vec![0; count * 4096]).unwrap();
+        io.write(&info, 1, &vec![1; count * 4096], false).unwrap();
+    }
+    let places = blocks.places();
+    // Small writes come in the capsule.
+    assert!(places.len() == 8 && places.iter().filter(|place| place.is_multiple_of(4096)).count() >= 7, "{places:?}");
 }
 
 /// Neither side may wait for the other to read first, however small the socket buffers are.

@@ -463,6 +463,8 @@ impl Workers {
             // All data of a write is asked for at once, so that writes end in the order of their commands: several are
             // outstanding, and an output takes them from front to back.
             r2t_bytes_max: WRITE_BYTES,
+            // It is read into its place in one piece.
+            h2c_data_max: WRITE_BYTES,
             ..TargetConfig::new(&format!("{JOB_SUBSYSTEMS}{name}:{epoch}"))
         };
         // The key of this job's connections is of its subsystem's name: that of another job is another one.

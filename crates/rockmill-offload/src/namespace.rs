@@ -2,21 +2,24 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rockmill::internals::{DEVICE_BLOCK, JobDevice};
 use rockmill_nvme::status::Status;
-use rockmill_nvme::target::Namespace;
+use rockmill_nvme::target::{FilePart, Namespace};
 
 /// What a worker gets to see of a store.
 #[derive(Debug)]
 pub(crate) struct JobNamespace {
     device: Arc<JobDevice>,
     nguid: [u8; 16],
+    /// An input could not be sent as a file.
+    cannot_send: Arc<AtomicBool>,
 }
 
 impl JobNamespace {
     pub fn new(device: &Arc<JobDevice>, nguid: [u8; 16]) -> Self {
-        Self { device: Arc::clone(device), nguid }
+        Self { device: Arc::clone(device), nguid, cannot_send: Arc::default() }
     }
 }
 
@@ -53,6 +56,15 @@ impl Namespace for JobNamespace {
 
     fn read(&self, first: u64, into: &mut [u8]) -> Result<(), Status> {
         self.device.read(offset(first), into).map_err(|e| status(&e, Status::UNRECOVERED_READ_ERROR))
+    }
+
+    /// What is sent after the end of a lease is a table's, which never changes and was the worker's to read.
+    fn file_part(&self, first: u64, bytes: u32) -> Option<FilePart> {
+        if self.cannot_send.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (file, offset) = self.device.input_file(offset(first), bytes.into())?;
+        Some(FilePart { file, offset, bytes, has_failed: Arc::clone(&self.cannot_send) })
     }
 
     fn write(&self, first: u64, from: &[u8]) -> Result<(), Status> {

@@ -407,6 +407,20 @@ impl JobDevice {
         Ok(())
     }
 
+    /// The file that has all of these blocks, and where in it they begin, if the file can be sent without reading it
+    /// ([`RandomAccessFile::sends`]). `None`: [`Self::read`] tells more. Counts as a read.
+    pub fn input_file(&self, offset: u64, bytes: u64) -> Option<(Arc<dyn RandomAccessFile>, u64)> {
+        let end = offset.checked_add(bytes).filter(|_| !self.is_fenced())?;
+        let (at, file) = self.inputs.get(self.inputs.partition_point(|(at, _)| *at <= offset).checked_sub(1)?)?;
+        if end > at.saturating_add(file.size()) || !file.sends() {
+            return None;
+        }
+        if let Some(pace) = &self.pace {
+            pace.read(bytes);
+        }
+        Some((Arc::clone(file), offset - at))
+    }
+
     /// Appends whole blocks to one output: `offset` is where the last write to it ended. One of the last writes that
     /// comes once more, with the same bytes, succeeds and changes nothing: a worker whose connection was lost does not
     /// know which of its writes were taken.
@@ -557,6 +571,24 @@ mod tests {
         device.read(0, &mut [0; DEVICE_BLOCK]).unwrap_err();
         device.write(4 * BLOCK, &[0; DEVICE_BLOCK]).unwrap_err();
         assert_eq!(*pace.0.lock(), (2 * BLOCK, BLOCK), "what is over waits for nothing");
+    }
+
+    #[test]
+    fn inputs_are_sent_as_files_where_one_has_all_the_blocks() {
+        let fs = MemFileSystem::new();
+        let pace = Counting::default();
+        let device = device(&fs).with_pace(pace.clone());
+        let (file, at) = device.input_file(0, BLOCK).unwrap();
+        assert_eq!((file.size(), at), (5000, 0));
+        // Its end, the next input, the gap between them, what is no input, and no range.
+        for (first, blocks) in [(BLOCK, 1), (0, 2), (0, 3), (2 * BLOCK, 1), (3 * BLOCK, 1), (u64::MAX - 4095, 1)] {
+            assert!(device.input_file(first, blocks * BLOCK).is_none(), "{first} {blocks}");
+        }
+        let (file, at) = device.input_file(4096, 904).unwrap();
+        assert_eq!((file.size(), at), (5000, 4096));
+        assert_eq!(pace.0.lock().0, BLOCK + 904, "a rate limiter counts what is sent");
+        device.fence();
+        assert!(device.input_file(0, BLOCK).is_none());
     }
 
     #[test]

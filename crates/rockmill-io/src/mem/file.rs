@@ -8,7 +8,9 @@ use crate::fs::{Ahead, RandomAccessFile, SequentialFile, WritableFile, WriteOpti
 use crate::op::{Fault, OpKind};
 use crate::ring::{BatchIo, BatchLimits};
 use std::borrow::Cow;
-use std::io;
+use std::io::{self, Write as _};
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -166,6 +168,9 @@ impl Handle {
     }
 }
 
+/// Bytes of a file that one call sends, at most.
+const SEND_BYTES: usize = 64 << 10;
+
 /// A file open for reads at any offset.
 #[derive(Debug)]
 pub(super) struct MemRandomAccessFile {
@@ -188,6 +193,19 @@ impl RandomAccessFile for MemRandomAccessFile {
 
     fn read_once(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.handle.read(OpKind::ReadAt, offset, buf)
+    }
+
+    fn sends(&self) -> bool {
+        !self.handle.direct
+    }
+
+    /// A read, as hooks see it, and a write to the socket.
+    fn send_to(&self, offset: u64, len: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        let mut piece = vec![0; len.min(SEND_BYTES)];
+        let n = self.handle.read(OpKind::ReadAt, offset, &mut piece)?;
+        // Whatever kind of stream it is, the standard library's call raises no signal.
+        let mut stream = TcpStream::from(socket.try_clone_to_owned()?);
+        if n == 0 { Ok(0) } else { stream.write(&piece[..n]) }
     }
 
     fn size(&self) -> u64 {

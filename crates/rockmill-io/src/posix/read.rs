@@ -9,7 +9,7 @@ use crate::ring::{BatchIo, BatchLimits};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -150,6 +150,19 @@ impl RandomAccessFile for PosixRandomAccessFile {
             true => self.read_direct(offset, buf),
             false => self.read_buffered(offset, buf),
         }
+    }
+
+    fn sends(&self) -> bool {
+        // Past the page cache each piece would be read alone, while the socket waits.
+        sys::CAN_SEND_FILES && !self.is_direct()
+    }
+
+    fn send_to(&self, offset: u64, len: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        sys::send_file(&self.file, offset, len, socket).map_err(|e| match e.kind() {
+            // What the socket says, as it says it: whoever sends decides by the kind.
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => e,
+            _ => path_error(format!("send from {offset} on of"), &self.path, e),
+        })
     }
 
     fn size(&self) -> u64 {

@@ -19,10 +19,10 @@ use elsewhere as system;
 use linux as system;
 
 pub(super) use system::{
-    O_DIRECT, O_PATH, advise, await_writeback, device_numbers, direct_reads_are_direct, extents, facts, preallocate,
-    punch_hole, resident_bytes, start_writeback,
+    CAN_SEND_FILES, O_DIRECT, O_PATH, advise, await_writeback, device_numbers, direct_reads_are_direct, extents, facts,
+    preallocate, punch_hole, resident_bytes, send_file, start_writeback,
 };
-pub use system::{stand_back, thread_id};
+pub use system::{send_more, stand_back, thread_id};
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }

@@ -1,16 +1,22 @@
 //! The transport of a connection: PDUs in both directions, the data of writes, and the dispatch of commands.
 
 use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
+
+use rockmill_io::aligned::{AlignedBuf, align_up};
 
 use super::Target;
 use super::authentication::Authentication;
 use super::controller::Controller;
+use super::namespace::FilePart;
 use crate::command::{Cqe, FABRICS, FABRICS_CAPSULE_DATA, Sgl, Sqe};
 use crate::fabrics::NO_FLOW_CONTROL;
 use crate::pdu::{
-    Assembler, Data, Direction, Framing, IcReq, IcResp, Payload, Pdu, R2t, TERM_DATA_MAX, TermReq, Waiting,
+    Arriving, Assembler, Data, Direction, Extent, Filled, Framing, IcReq, IcResp, Outgoing as _, Payload, Pdu, R2t,
+    TERM_DATA_MAX, TermReq, Waiting, kind,
 };
 use crate::pdu_error::{FatalError, PduError};
 use crate::status::Status;
@@ -40,7 +46,7 @@ pub(super) struct Queue {
     writes: VecDeque<PendingWrite>,
     buffered: usize,
     /// Memory of a completed write, for the next one.
-    spare: Vec<u8>,
+    spare: AlignedBuf,
     next_tag: u16,
     /// Event requests that wait for events.
     pub(super) events: VecDeque<Sqe>,
@@ -54,8 +60,8 @@ struct PendingWrite {
     sqe: Sqe,
     length: u32,
     tag: u16,
-    /// The data received so far, from the beginning.
-    data: Vec<u8>,
+    /// Memory of the data, of which the first `received` bytes have come.
+    data: AlignedBuf,
     /// There is room for all of its data, so the target asks for it.
     has_room: bool,
     received: u32,
@@ -91,7 +97,7 @@ impl Queue {
             head: 0,
             writes: VecDeque::new(),
             buffered: 0,
-            spare: Vec::new(),
+            spare: AlignedBuf::empty(),
             next_tag: 0,
             events: VecDeque::new(),
             authentication: None,
@@ -131,6 +137,17 @@ pub struct Connection {
     /// The only host that may connect, and the only subsystem that it may connect to.
     pub(super) names: Option<(String, String)>,
     error: Option<PduError>,
+    /// The data PDU that is being received, and the tag of its write.
+    arriving: Option<(u16, Arriving)>,
+    /// Data may be sent as parts of files.
+    pub(super) sends_files: bool,
+    /// What is to be sent after the output. Nothing more is put into the output until then.
+    pub(super) file: Option<FilePart>,
+}
+
+/// Bytes of memory for a write of this length.
+fn memory_of(length: u32) -> usize {
+    align_up(length.into()) as usize
 }
 
 impl Connection {
@@ -148,6 +165,9 @@ impl Connection {
             queue: None,
             names: None,
             error: None,
+            arriving: None,
+            sends_files: false,
+            file: None,
             target,
         }
     }
@@ -162,12 +182,29 @@ impl Connection {
     pub fn receive(&mut self, bytes: &[u8], now: Duration) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && self.wants_input() {
+            if let Some(room) = self.data_room() {
+                let (taken, left) = rest.split_at(room.len().min(rest.len()));
+                room[..taken.len()].copy_from_slice(taken);
+                rest = left;
+                self.data_received(taken.len());
+                continue;
+            }
+            if self.arriving.is_some() {
+                self.finish_data(&mut rest);
+                continue;
+            }
             let framing = self.incoming;
-            match self.assembler.fill(&framing, &mut rest) {
-                Ok(false) => break,
-                Ok(true) => {
+            match self.assembler.fill_to_data(&framing, &mut rest) {
+                Ok(Filled::No) => break,
+                Ok(filled) => {
                     let pdu = self.assembler.take();
-                    if let Err(e) = framing.decode(&pdu).and_then(|decoded| self.handle(&decoded, now)) {
+                    let handled = match filled {
+                        Filled::Head(extent) => {
+                            framing.decode_head(&pdu, &extent).and_then(|data| self.begin_data(&data, &extent))
+                        }
+                        _ => framing.decode(&pdu).and_then(|decoded| self.handle(&decoded, now)),
+                    };
+                    if let Err(e) = handled {
                         self.fail(e, &pdu);
                     }
                     self.assembler.reuse(pdu);
@@ -181,10 +218,74 @@ impl Connection {
         bytes.len() - rest.len()
     }
 
+    /// Where the next bytes of the stream belong, if they are data of a write: who reads them there, and tells it by
+    /// [`Self::data_received`], saves a copy. [`Self::receive`] takes them, too.
+    pub fn data_room(&mut self) -> Option<&mut [u8]> {
+        let (tag, arriving) = self.arriving.as_ref().filter(|(_, arriving)| arriving.data() > 0)?;
+        let write = self.queue.as_mut()?.writes.iter_mut().find(|w| w.tag == *tag)?;
+        let start = write.received as usize;
+        write.data.get_mut(start..start + arriving.data())
+    }
+
+    /// Tells that the first `count` bytes of [`Self::data_room`] were read from the stream.
+    pub fn data_received(&mut self, count: usize) {
+        if let Some((tag, arriving)) = &mut self.arriving
+            && let Some(queue) = &mut self.queue
+            && let Some(write) = queue.writes.iter_mut().find(|w| w.tag == *tag)
+        {
+            let start = write.received as usize;
+            let count = count.min(arriving.data());
+            arriving.came(&write.data[start..start + count]);
+            write.received += count as u32;
+        }
+        self.finish_data(&mut &[][..]);
+    }
+
+    /// True if the target has asked for data: the next PDU may be its, and whoever reads more than its header from the
+    /// stream has to copy the data.
+    #[must_use]
+    pub fn expects_data(&self) -> bool {
+        self.queue.as_ref().is_some_and(|q| q.writes.iter().any(|w| w.asked > w.received))
+    }
+
     /// True if it takes bytes now.
     #[must_use]
     pub fn wants_input(&self) -> bool {
-        self.phase != Phase::Ended && self.output().len() <= self.target.config().output_max
+        self.phase != Phase::Ended && self.file.is_none() && self.output().len() <= self.target.config().output_max
+    }
+
+    /// Lets it send data that a namespace has in a file as a part of that file ([`Self::file`]): only for a transport
+    /// that can, without TLS.
+    pub(crate) fn send_files(&mut self) {
+        self.sends_files = true;
+    }
+
+    /// What is to be sent after all of the [`output`](Self::output), if anything is.
+    pub(crate) fn file(&self) -> Option<&FilePart> {
+        self.file.as_ref()
+    }
+
+    /// Sends some of that.
+    ///
+    /// # Errors
+    /// As [`RandomAccessFile::send_to`](rockmill_io::RandomAccessFile::send_to).
+    pub(crate) fn send_file(&mut self, socket: &TcpStream) -> io::Result<usize> {
+        let Some(part) = &mut self.file else { return Ok(0) };
+        let sent = part.send(socket)?;
+        if part.bytes == 0 {
+            self.file = None;
+        }
+        Ok(sent)
+    }
+
+    /// Reads what is left of that into the output: it cannot be sent in the other way.
+    ///
+    /// # Errors
+    /// It cannot be read, either. The host was promised the data, so the connection must end.
+    pub(crate) fn read_file(&mut self) -> io::Result<()> {
+        let Some(part) = self.file.take() else { return Ok(()) };
+        let start = self.output.append_pdu(part.bytes as usize, 0);
+        part.read(&mut self.output.bytes()[start..start + part.bytes as usize])
     }
 
     /// What is to be sent.
@@ -300,7 +401,6 @@ impl Connection {
             (_, Pdu::H2cTermReq(_)) => self.end(),
             (Phase::Initialize, Pdu::IcReq(request)) => self.initialize(request)?,
             (Phase::Ready, Pdu::CapsuleCmd(sqe, payload)) => self.command(sqe, *payload, now)?,
-            (Phase::Ready, Pdu::H2cData(data)) => self.data(data)?,
             _ => return Err(PduError::sequence(pdu.kind())),
         }
         Ok(())
@@ -436,7 +536,7 @@ impl Connection {
                 sqe: *sqe,
                 length,
                 tag,
-                data: Vec::new(),
+                data: AlignedBuf::empty(),
                 has_room: false,
                 received: 0,
                 asked: 0,
@@ -455,19 +555,16 @@ impl Connection {
                 continue;
             }
             if !write.has_room {
-                if queue.buffered + write.length as usize > config.write_buffer_max {
+                if queue.buffered + memory_of(write.length) > config.write_buffer_max {
                     return;
                 }
-                queue.buffered += write.length as usize;
+                queue.buffered += memory_of(write.length);
                 write.has_room = true;
-                let length = write.length as usize;
                 // Only memory of the exact size; otherwise many small writes could hold the memory of large ones.
-                if queue.spare.capacity() == length {
-                    write.data = std::mem::take(&mut queue.spare);
-                    write.data.clear();
-                } else {
-                    write.data = Vec::with_capacity(length);
-                }
+                write.data = match queue.spare.capacity() == memory_of(write.length) {
+                    true => std::mem::take(&mut queue.spare),
+                    false => AlignedBuf::with_capacity(write.length as usize),
+                };
             }
             let length = (write.length - write.received).min(config.r2t_bytes_max);
             write.asked = write.received + length;
@@ -476,39 +573,54 @@ impl Connection {
         }
     }
 
-    fn data(&mut self, data: &Data<'_>) -> Result<(), PduError> {
+    /// Takes the header of a data PDU.
+    fn begin_data(&mut self, data: &Data<'_>, extent: &Extent) -> Result<(), PduError> {
+        if self.phase != Phase::Ready {
+            return Err(PduError::sequence(kind::H2C_DATA));
+        }
         if self.end_if_stale() {
             return Ok(());
         }
         let no_tag = || PduError::field("TTAG", 10, data.tag);
         let queue = self.queue.as_mut().ok_or_else(no_tag)?;
-        let at = queue.writes.iter().position(|w| w.tag == data.tag && w.asked > w.received).ok_or_else(no_tag)?;
-        let write = &mut queue.writes[at];
+        let write = queue.writes.iter().find(|w| w.tag == data.tag && w.asked > w.received).ok_or_else(no_tag)?;
         if write.sqe.command_id() != data.command_id {
             return Err(PduError::field("CCCID", 8, data.command_id));
         }
+        // In their order, each byte once.
         if data.offset != write.received {
             return Err(PduError::new(FatalError::OutOfRange, "DATAO", 12, data.offset));
         }
+        let arriving = Arriving::new(extent);
         // Cannot overflow: the decoder checked it.
-        let end = data.offset + data.payload.bytes.len() as u32;
+        let end = data.offset + arriving.data() as u32;
         if end > write.asked {
-            return Err(PduError::new(FatalError::OutOfRange, "DATAL", 16, data.payload.bytes.len() as u64));
+            return Err(PduError::new(FatalError::OutOfRange, "DATAL", 16, arriving.data() as u64));
         }
         if data.last != (end == write.asked) {
             return Err(PduError::field("FLAGS.LAST_PDU", 1, u8::from(data.last)));
         }
-        write.broken |= !data.payload.intact;
-        // The check above made sure that data arrives in order.
-        write.data.extend_from_slice(data.payload.bytes);
-        write.received = end;
-        if end == write.length
+        self.arriving = Some((data.tag, arriving));
+        Ok(())
+    }
+
+    /// Takes the digest of a data PDU whose data has come, and ends it. Executes its write if that has all its data.
+    fn finish_data(&mut self, rest: &mut &[u8]) {
+        let Some((tag, intact)) = self.arriving.as_mut().and_then(|(tag, a)| Some((*tag, a.finish(rest)?))) else {
+            return;
+        };
+        self.arriving = None;
+        let Some(queue) = &mut self.queue else { return };
+        let Some(at) = queue.writes.iter().position(|w| w.tag == tag) else { return };
+        let write = &mut queue.writes[at];
+        write.broken |= !intact;
+        if write.received == write.length
             && let Some(write) = queue.writes.remove(at)
         {
-            queue.buffered -= write.length as usize;
+            queue.buffered -= memory_of(write.length);
             let done = match write.broken {
                 true => Err(Status::TRANSIENT_TRANSPORT_ERROR),
-                false => self.write(&write.sqe, &write.data),
+                false => self.write(&write.sqe, &write.data[..write.length as usize]),
             };
             self.complete(&write.sqe, done.err().unwrap_or(Status::SUCCESS), 0);
             if let Some(queue) = &mut self.queue {
@@ -516,7 +628,6 @@ impl Connection {
             }
         }
         self.ask_for_data();
-        Ok(())
     }
 
     /// Answers event requests as long as there are events.

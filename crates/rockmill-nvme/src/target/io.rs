@@ -54,11 +54,14 @@ impl Connection {
         if length > self.target.config().transfer_max() { Err(Status::INVALID_FIELD) } else { Ok(length) }
     }
 
-    /// Reads directly into the output, at the data's place in its PDUs, to avoid a copy.
+    /// Reads directly into the output, at the data's place in its PDUs, to avoid a copy; or leaves the data of the last
+    /// PDU in its file, to be sent from there.
     fn read(&mut self, sqe: &Sqe) -> Result<Done, Status> {
         let success_in_data = self.queue.as_ref().is_some_and(|q| !q.flow_control);
         let (outgoing, piece_max) = (self.outgoing, self.target.config().c2h_data_max);
-        let mut output = std::mem::take(&mut self.output);
+        // Nothing may come after a file: no completion, and no digest.
+        let sends_files = self.sends_files && success_in_data && !outgoing.data_digest;
+        let (mut output, mut file) = (std::mem::take(&mut self.output), None);
         let read = self.target.with_namespace(sqe.namespace(), |namespace| {
             let (first, count) = range(namespace, sqe)?;
             let length = self.transfer(namespace, count)?;
@@ -81,6 +84,13 @@ impl Connection {
                     success: last && success_in_data,
                     payload: Payload::new(&[]),
                 };
+                if sends_files && last {
+                    file = namespace.file_part(first + u64::from(offset / block), bytes);
+                    if file.is_some() {
+                        outgoing.begin_apart(kind::C2H_DATA, &data, bytes as usize, &mut output);
+                        break;
+                    }
+                }
                 let start = output.end();
                 let at = outgoing.begin_data(kind::C2H_DATA, &data, bytes as usize, &mut output);
                 let room = &mut output.bytes()[at.data_start..at.data_end];
@@ -94,7 +104,7 @@ impl Connection {
             }
             Ok(length)
         });
-        self.output = output;
+        (self.output, self.file) = (output, file);
         self.count(|c| c.count_read(u64::from(*read.as_ref().unwrap_or(&0))));
         read?;
         Ok(if success_in_data { Done::Later } else { Done::Result(0) })

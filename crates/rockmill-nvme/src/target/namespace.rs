@@ -1,8 +1,14 @@
 //! The interface of namespaces, and a namespace in memory.
 
 use std::fmt::Debug;
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use rockmill_io::RandomAccessFile;
 
 use crate::status::Status;
 
@@ -29,6 +35,14 @@ pub trait Namespace: Send + Sync + Debug {
     /// The status to send to the host.
     fn read(&self, first: u64, into: &mut [u8]) -> Result<(), Status>;
 
+    /// The file that has these blocks, all of them, and that can be sent without reading it. `None`: call
+    /// [`Self::read`]. The file may be read later than the call returns, also after the namespace was removed; it must
+    /// not change.
+    fn file_part(&self, first: u64, bytes: u32) -> Option<FilePart> {
+        let _ = (first, bytes);
+        None
+    }
+
     /// Writes blocks from `first` on.
     ///
     /// # Errors
@@ -46,6 +60,47 @@ pub trait Namespace: Send + Sync + Debug {
     /// # Errors
     /// The status to send to the host.
     fn flush(&self) -> Result<(), Status>;
+}
+
+/// A part of a file that is sent to a host as it is.
+#[derive(Debug, Clone)]
+pub struct FilePart {
+    /// The file.
+    pub file: Arc<dyn RandomAccessFile>,
+    /// Where the part begins in it.
+    pub offset: u64,
+    /// Its bytes.
+    pub bytes: u32,
+    /// Set where the file could not be sent after all. The next command for these blocks should get the reason: from
+    /// then on the namespace has no parts of files.
+    pub has_failed: Arc<AtomicBool>,
+}
+
+impl FilePart {
+    /// Sends some of it, and leaves the rest.
+    ///
+    /// # Errors
+    /// As [`RandomAccessFile::send_to`].
+    pub(crate) fn send(&mut self, socket: &TcpStream) -> io::Result<usize> {
+        let sent = self.file.send_to(self.offset, self.bytes as usize, socket.as_fd())?;
+        self.offset += sent as u64;
+        self.bytes = self.bytes.saturating_sub(u32::try_from(sent).unwrap_or(u32::MAX));
+        Ok(sent)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Those of the file; also where it ends before.
+    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<()> {
+        let read = match self.file.read_at(self.offset, into) {
+            Ok(n) if n == into.len() => return Ok(()),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(e) => Err(e),
+        };
+        self.has_failed.store(true, Ordering::Relaxed);
+        read
+    }
 }
 
 /// A namespace in memory, for tests and experiments.

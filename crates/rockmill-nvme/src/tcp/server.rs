@@ -19,6 +19,9 @@ const POLL: Duration = Duration::from_millis(20);
 const POLL_FIRST: Duration = Duration::from_millis(1);
 /// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
+/// The same where data of a write may come, which is read to where it is written from: its PDU's header, and not much
+/// of the data.
+const HEADER_READ_BYTES: usize = 512;
 /// How long an ended connection waits for its host to close it, so that the host can read the reason.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -188,6 +191,9 @@ impl Serving {
         if let (Some(host), Some(subsystem)) = (stream.host(), stream.subsystem()) {
             connection.only(host, subsystem);
         }
+        if !stream.is_encrypted() {
+            connection.send_files();
+        }
         stream.set_read_timeout(POLL)?;
         stream.socket().set_write_timeout(Some(POLL))?;
         let mut buffer = vec![0; READ_BYTES];
@@ -196,8 +202,14 @@ impl Serving {
             if connection.is_ended() {
                 return self.linger(stream, &mut buffer);
             }
-            match stream.read(&mut buffer) {
+            let most = if connection.expects_data() { HEADER_READ_BYTES } else { READ_BYTES };
+            let (read, is_data) = match connection.data_room() {
+                Some(room) => (stream.read(room), true),
+                None => (stream.read(&mut buffer[..most]), false),
+            };
+            match read {
                 Ok(0) => return Ok(()),
+                Ok(n) if is_data => connection.data_received(n),
                 Ok(n) => {
                     let mut rest = &buffer[..n];
                     while !rest.is_empty() && !connection.is_ended() {
@@ -219,17 +231,13 @@ impl Serving {
 
     fn send(&self, stream: &mut Stream, connection: &mut Connection) -> io::Result<()> {
         let mut progress = self.now();
-        while !connection.output().is_empty() {
+        while !connection.output().is_empty() || connection.file().is_some() {
             // Also while the host takes its answers: they may be many.
             if self.stops() {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            match stream.write(connection.output()) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    connection.sent(n);
-                    progress = self.now();
-                }
+            match Self::send_some(stream, connection) {
+                Ok(()) => progress = self.now(),
                 Err(e) if waits(&e) => {
                     connection.poll(self.now());
                     if self.now().saturating_sub(progress) > self.config.stall_timeout {
@@ -239,6 +247,27 @@ impl Serving {
                 Err(e) => return Err(e),
             }
         }
+        Ok(())
+    }
+
+    /// One call on the socket, or a file that cannot be sent is read instead.
+    fn send_some(stream: &mut Stream, connection: &mut Connection) -> io::Result<()> {
+        let sent = match (connection.output(), connection.file()) {
+            ([], _) => {
+                return match connection.send_file(stream.socket()) {
+                    Ok(n) if n > 0 => Ok(()),
+                    Err(e) if waits(&e) => Err(e),
+                    // It has ended, or failed, or the socket has, which the next write tells.
+                    _ => connection.read_file(),
+                };
+            }
+            (output, None) => stream.write(output)?,
+            (output, Some(_)) => stream.write_more(output)?,
+        };
+        if sent == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        connection.sent(sent);
         Ok(())
     }
 

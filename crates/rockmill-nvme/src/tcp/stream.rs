@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use super::tls::Session;
@@ -85,6 +86,17 @@ impl Stream {
     pub fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         match &mut self.session {
             None => self.socket.write(data),
+            Some(session) => session.write(&self.socket, data),
+        }
+    }
+
+    /// The same, where more follows at once.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn write_more(&mut self, data: &[u8]) -> io::Result<usize> {
+        match &mut self.session {
+            None => rockmill_io::send_more(self.socket.as_fd(), data),
             Some(session) => session.write(&self.socket, data),
         }
     }

@@ -27,6 +27,7 @@ use rockmill_io::{RandomAccessFile, WriteOptions};
 
 use super::file_ranges::FileRanges;
 use super::objects::JobRegistry;
+use super::output::{PREALLOCATE_MIN, space_for};
 use super::pieces::KeptFile;
 use super::plan::{JobPlan, is_supported};
 use super::result::JobResult;
@@ -40,6 +41,7 @@ use crate::compaction_workers::{
     FencedOutput, JobCode, JobDevice, RemoteDone, RemoteJob, TableCheck, TakenWorker, whole_blocks,
 };
 use crate::error::{Error, Result};
+use crate::options::DbOptions;
 use crate::pacing::file::Gate;
 use crate::pacing::job_device::JobDevicePace;
 use crate::panics::guarded;
@@ -184,9 +186,18 @@ fn lay_out(spec: &JobSpec, host: &LocalHost) -> Result<(JobSpec, Arc<JobDevice>)
     spec.space = (0..numbers.len() as u64).map(|i| Extent { offset: end + i * room, length: room }).collect();
     spec.numbers = numbers.iter().map(|&first| NumberRange { first, count: 1 }).collect();
     spec.output.mode_max = mode_max.map(|mode| mode | 0o600);
-    let (creator, mode_max, priority) = (host.clone(), spec.output.mode_max, spec.output.io_priority);
-    let db = &host.means.db;
-    let options = WriteOptions {
+    let (creator, priority) = (host.clone(), spec.output.io_priority);
+    // A job whose inputs are smaller than one table writes less than that.
+    let largest = spec.output.file_size_target.min(input_bytes);
+    let options = write_options(&host.means.db, largest, spec.output.mode_max);
+    let create = move |number| creator.create_output(number, options, None).map_err(std::io::Error::other);
+    let device = JobDevice::new(inputs, end, &numbers, room, room, Box::new(create));
+    Ok((spec, Arc::new(device.with_pace(pace(&host.means, priority)))))
+}
+
+/// How outputs are written that have about `largest` bytes at most.
+fn write_options(db: &DbOptions, largest: u64, mode_max: Option<u32>) -> WriteOptions {
+    WriteOptions {
         mode_max,
         // Otherwise they stay in the page cache until they are checked.
         direct: db.use_direct_io_for_flush_and_compaction,
@@ -195,11 +206,9 @@ fn lay_out(spec: &JobSpec, host: &LocalHost) -> Result<(JobSpec, Arc<JobDevice>)
         // They are synced one after the other when the worker is done, so the device begins before.
         bytes_per_sync: if db.bytes_per_sync == 0 { WRITE_BACK_BYTES } else { db.bytes_per_sync },
         strict_bytes_per_sync: db.strict_bytes_per_sync,
-        ..WriteOptions::default()
-    };
-    let create = move |number| creator.create_output(number, options, None).map_err(std::io::Error::other);
-    let device = JobDevice::new(inputs, end, &numbers, room, room, Box::new(create));
-    Ok((spec, Arc::new(device.with_pace(pace(&host.means, priority)))))
+        // As for tables that are written here: the file system spends less on each page.
+        preallocate: if db.allow_fallocate && largest >= PREALLOCATE_MIN { space_for(largest) } else { 0 },
+    }
 }
 
 /// What holds a worker up: all that holds up a job that is done here.
@@ -609,5 +618,21 @@ fn verify(
             let what = format_args!("has entries {smallest} to {largest}, where its properties say {least} to {most}");
             Err(lie(entry, what))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_is_reserved_as_for_tables_that_are_written_here() {
+        let mut db = DbOptions::default();
+        let space = |db: &DbOptions, largest| write_options(db, largest, None).preallocate;
+        assert_eq!(space(&db, 64 << 20), space_for(64 << 20));
+        assert!(space(&db, 64 << 20) > 64 << 20, "some are a little larger");
+        assert_eq!(space(&db, PREALLOCATE_MIN - 1), 0, "it is written at once");
+        db.allow_fallocate = false;
+        assert_eq!(space(&db, 64 << 20), 0);
     }
 }

@@ -45,10 +45,15 @@ mod pass;
 
 /// No space is reserved for a table that is expected to be smaller: there would be no second write to wait for the
 /// first.
-const PREALLOCATE_MIN: u64 = 4 << 20;
+pub(super) const PREALLOCATE_MIN: u64 = 4 << 20;
 
 /// Largest step in which space for a table is reserved.
 const PREALLOCATE_MAX: u64 = 1 << 30;
+
+/// Space to reserve for a table of at most so many bytes: some are larger.
+pub(super) fn space_for(largest: u64) -> u64 {
+    largest.saturating_add(largest / 10).min(PREALLOCATE_MAX)
+}
 
 /// Tables that may wait to be durable while the next is written: syncs overlap the merge, and a failure is noticed
 /// before much more is done.
@@ -532,7 +537,7 @@ fn open_table(
         u64::MAX => plan.bytes_expected,
         max => max,
     };
-    let preallocate = largest.saturating_add(largest / 10).min(PREALLOCATE_MAX);
+    let preallocate = space_for(largest);
     let limit = means.limit(plan.io_priority).filter(|l| l.limiter.mode().limits_writes());
     let buffer_size = means.db.writable_file_max_buffer_size;
     let chunk = limit.as_ref().map(|l| l.chunk(buffer_size));

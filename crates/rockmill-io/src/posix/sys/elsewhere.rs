@@ -4,6 +4,7 @@
 use super::{Advice, FileFacts};
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
 /// There are no transfers past the page cache.
@@ -46,6 +47,24 @@ pub(in crate::posix) fn punch_hole(_file: &File, _start: u64, _len: u64) -> io::
 /// Refused.
 pub(in crate::posix) fn extents(_file: &File, _size: u64) -> io::Result<Vec<crate::fs::FileExtent>> {
     refused()
+}
+
+/// Files are read and sent.
+pub(in crate::posix) const CAN_SEND_FILES: bool = false;
+
+/// Refused.
+pub(in crate::posix) fn send_file(_: &File, _: u64, _: usize, _: BorrowedFd<'_>) -> io::Result<usize> {
+    refused()
+}
+
+/// Sends bytes to a stream socket to which more will be sent at once, as any others. Returns how many it took.
+///
+/// # Errors
+/// Those of `send`.
+pub fn send_more(socket: BorrowedFd<'_>, data: &[u8]) -> io::Result<usize> {
+    // SAFETY: the descriptor is open as long as `socket` lives; `data` is readable memory of this length.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), data.as_ptr().cast(), data.len(), 0) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// No read is direct.

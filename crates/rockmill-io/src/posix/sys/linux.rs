@@ -2,10 +2,11 @@
 
 use super::{Advice, FileFacts, check};
 use crate::fs::FileExtent;
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 /// Transfers past the page cache.
@@ -28,6 +29,49 @@ pub(in crate::posix) fn advise(file: &File, start: u64, len: u64, advice: Advice
     };
     // SAFETY: no memory is passed; the descriptor is open as long as `file` lives.
     unsafe { libc::posix_fadvise64(file.as_raw_fd(), offset(start), offset(len), advice) };
+}
+
+/// There is a call that sends a file without copying it.
+pub(in crate::posix) const CAN_SEND_FILES: bool = true;
+
+/// Sends bytes of a file to a socket (sendfile). The calling thread gets no SIGPIPE from then on: unlike `send`, the
+/// call has no flag against it, and programs that are not in Rust may not ignore it.
+pub(in crate::posix) fn send_file(file: &File, at: u64, len: usize, socket: BorrowedFd<'_>) -> io::Result<usize> {
+    block_broken_pipe();
+    let mut at = libc::off64_t::try_from(at).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: both descriptors are open as long as `file` and `socket` live; `at` is a number that the call may change.
+    let sent = unsafe { libc::sendfile64(socket.as_raw_fd(), file.as_raw_fd(), &raw mut at, len) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Blocks SIGPIPE in the calling thread, once.
+fn block_broken_pipe() {
+    thread_local! {
+        static IS_BLOCKED: Cell<bool> = const { Cell::new(false) };
+    }
+    if IS_BLOCKED.replace(true) {
+        return;
+    }
+    let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `signals` is writable memory of the right type, which the first call fills; the last one changes the mask
+    // of this thread alone, and may be given no place for the old one.
+    unsafe {
+        libc::sigemptyset(signals.as_mut_ptr());
+        libc::sigaddset(signals.as_mut_ptr(), libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, signals.as_ptr(), ptr::null_mut());
+    }
+}
+
+/// Sends bytes to a stream socket to which more will be sent at once: the kernel may wait for that before it makes a
+/// packet (`MSG_MORE`). Returns how many it took.
+///
+/// # Errors
+/// Those of `send`.
+pub fn send_more(socket: BorrowedFd<'_>, data: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_MORE | libc::MSG_NOSIGNAL;
+    // SAFETY: the descriptor is open as long as `socket` lives; `data` is readable memory of this length.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), data.as_ptr().cast(), data.len(), flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// Bytes whose presence in the page cache is checked at a time.
@@ -240,6 +284,37 @@ pub(in crate::posix) fn device_numbers(device: u64) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{ErrorKind, Write as _};
+    use std::mem::MaybeUninit;
+    use std::os::fd::AsFd as _;
+    use std::os::unix::net::UnixStream;
+    use std::ptr;
+
+    /// A program that is not in Rust may not ignore the signal, and would end.
+    #[test]
+    fn a_peer_that_is_gone_raises_no_signal() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 100]).unwrap();
+        let is_blocked = || {
+            let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
+            // SAFETY: `mask` is writable memory of the right type, which the first call fills and the second reads.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr());
+                libc::sigismember(mask.as_ptr(), libc::SIGPIPE) == 1
+            }
+        };
+        let sends = std::thread::spawn(move || {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            drop(theirs);
+            let before = is_blocked();
+            let e = super::send_file(&file, 0, 100, ours.as_fd()).unwrap_err();
+            let more = super::send_more(ours.as_fd(), b"header").unwrap_err();
+            (before, e.kind(), more.kind(), is_blocked())
+        });
+        assert_eq!(sends.join().unwrap(), (false, ErrorKind::BrokenPipe, ErrorKind::BrokenPipe, true));
+        assert!(!is_blocked(), "in no other thread");
+    }
+
     #[test]
     fn a_thread_that_stands_back_is_a_batch_thread_alone() {
         // SAFETY: 0 is the calling thread; the call takes and returns a number.
