@@ -275,6 +275,27 @@ fn a_file_that_ends_early_or_fails_ends_the_connection_and_then_the_command() {
     }
 }
 
+/// A file that waits for its host does not hold the server.
+#[test]
+fn a_host_that_takes_nothing_of_a_file_is_left_alone() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let config = TargetConfig { c2h_data_max: 1 << 20, ..TargetConfig::new(common::NQN) };
+    let (mut served, blocks, _) = file_served(&PosixFileSystem::new(), &dir.path().join("table"), config);
+    let host = served.host();
+    let info = host.admin(|admin| admin.namespace(2)).unwrap();
+    let mut io = host.io_queue_with(1, |queue| queue.data_digest = false).unwrap();
+    for _ in 0..30 {
+        io.begin_read(&info, 0, 1 << 20).unwrap();
+    }
+    // Sends the commands, and takes the first bytes that come. No socket has room for the others.
+    io.link().exchange().unwrap();
+    served.clock.sleep(Duration::from_millis(200));
+    let since = Instant::now();
+    served.server.stop();
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    assert!(blocks.places().is_empty(), "sent as a file");
+}
+
 /// Memory for data begins with a page: what is read and written past the page cache is not copied.
 #[test]
 fn data_is_read_and_written_in_whole_pages_of_memory() {
