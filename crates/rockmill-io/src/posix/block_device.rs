@@ -229,7 +229,7 @@ mod tests {
             let part = Part { device: Arc::clone(&device), at: 1 << 20, len: 2 << 20 };
             let wanted: Vec<u8> = (0..1_500_001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 | 1).collect();
             let options = WriteOptions { buffer_size: 256 << 10, direct: true, ..WriteOptions::default() };
-            let mut writer = io.writer(Arc::new(part.clone()), options.clone()).unwrap();
+            let mut writer = io.writer(Arc::new(part.clone()), options).unwrap();
             wanted.chunks(10_000).for_each(|piece| writer.append(piece).unwrap());
             writer.sync().unwrap();
             writer.close().unwrap();
