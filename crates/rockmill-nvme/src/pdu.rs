@@ -462,7 +462,7 @@ impl Framing {
                 (SHORT_BYTES - COMMON_BYTES, 0, &[])
             }
         };
-        let at = self.begin(pdu.kind(), flags, &fields[..used], data.len(), out);
+        let at = self.begin(pdu.kind(), flags, &fields[..used], data.len(), DataIs::Here, out);
         out.bytes()[at.data_start..at.data_end].copy_from_slice(data);
         self.finish_data(at, out.bytes());
     }
@@ -470,21 +470,22 @@ impl Framing {
     /// Appends a data PDU with room for `length` bytes. The caller must fill in all of them, at the returned positions
     /// of `out`, before [`Self::finish_data`]: the room may contain anything before. The payload in `data` is ignored.
     pub fn begin_data(&self, kind: u8, data: &Data<'_>, length: usize, out: &mut impl Outgoing) -> Extent {
+        self.begin_data_that(DataIs::Here, kind, data, length, out)
+    }
+
+    fn begin_data_that(&self, is: DataIs, kind: u8, data: &Data<'_>, length: usize, out: &mut impl Outgoing) -> Extent {
         let mut fields = [0u8; SHORT_BYTES - COMMON_BYTES];
         put(&mut fields, 0, &data.command_id.to_le_bytes());
         put(&mut fields, 2, &data.tag.to_le_bytes());
         put(&mut fields, 4, &data.offset.to_le_bytes());
         put(&mut fields, 8, &(length as u32).to_le_bytes());
         let flags = if data.last { FLAG_LAST } else { 0 } | if data.success { FLAG_SUCCESS } else { 0 };
-        self.begin(kind, flags, &fields, length, out)
+        self.begin(kind, flags, &fields, length, is, out)
     }
 
     /// Appends a data PDU without its data, which is sent from elsewhere. Not for data with a digest.
     pub(crate) fn begin_apart(&self, kind: u8, data: &Data<'_>, length: usize, out: &mut impl Outgoing) {
-        let mut head = Vec::new();
-        let at = Self { data_digest: false, ..*self }.begin_data(kind, data, length, &mut head);
-        let start = out.append(at.data_start);
-        out.bytes()[start..start + at.data_start].copy_from_slice(&head[..at.data_start]);
+        Self { data_digest: false, ..*self }.begin_data_that(DataIs::Elsewhere, kind, data, length, out);
     }
 
     /// Writes the digest after the data that [`Self::begin_data`] made room for.
@@ -495,8 +496,17 @@ impl Framing {
         }
     }
 
-    /// Appends everything except the data and its digest. Returns positions in `out`.
-    fn begin(&self, kind: u8, flags: u8, fields: &[u8], length: usize, out: &mut impl Outgoing) -> Extent {
+    /// Appends everything except the data and its digest, with room for those if they are to be there. Returns positions
+    /// in `out`.
+    fn begin(
+        &self,
+        kind: u8,
+        flags: u8,
+        fields: &[u8],
+        length: usize,
+        data: DataIs,
+        out: &mut impl Outgoing,
+    ) -> Extent {
         let terminates = matches!(kind, kind::H2C_TERM | kind::C2H_TERM);
         let shape = shape(kind);
         let carries = shape.as_ref().is_some_and(|s| s.header_digest);
@@ -510,8 +520,11 @@ impl Framing {
         };
         let data_end = data_start + length;
         let total = data_end + if data_digest { DIGEST_BYTES } else { 0 };
-        let start = out.append_pdu(total, data_start);
-        let pdu = &mut out.bytes()[start..start + total];
+        let (start, appended) = match data {
+            DataIs::Here => (out.append_pdu(total, data_start), total),
+            DataIs::Elsewhere => (out.append(data_start), data_start),
+        };
+        let pdu = &mut out.bytes()[start..start + appended];
         pdu[0] = kind;
         pdu[1] =
             flags | if header_digest { FLAG_HEADER_DIGEST } else { 0 } | if data_digest { FLAG_DATA_DIGEST } else { 0 };
@@ -532,6 +545,15 @@ impl Framing {
             total: start + total,
         }
     }
+}
+
+/// Where the data of a PDU is that is appended.
+#[derive(Clone, Copy)]
+enum DataIs {
+    /// After its header.
+    Here,
+    /// Not in the output: it is sent after it.
+    Elsewhere,
 }
 
 fn put_ic(fields: &mut [u8], format: u16, alignment: u8, digests: (bool, bool), last: u32) {

@@ -100,6 +100,41 @@ fn outstanding_writes_are_done_in_their_order() {
     }
 }
 
+/// A controller that is reset between the header of a write's data and the data itself has no such write any more.
+#[test]
+fn data_that_comes_after_a_reset_is_not_written() {
+    for in_place in [true, false] {
+        let bench = Bench::with(TargetConfig { in_capsule_max: 0, ..TargetConfig::new(NQN) });
+        let mut admin = bench.admin();
+        let disk = admin.namespace(1).unwrap();
+        let mut config = admin.controller().queue_config();
+        (config.in_capsule_max, config.header_digest, config.data_digest) = (0, false, false);
+        let mut io = Io::connect(bench.wire(config), admin.controller(), 1).unwrap();
+        let data = pattern(7, 8 * BLOCK);
+        io.begin_write(&disk, 0, data.clone()).unwrap();
+        let link = io.link();
+        let command = link.queue.output().to_vec();
+        link.queue.sent(command.len());
+        link.connection.receive(&command, Duration::ZERO);
+        let r2t = link.connection.output().to_vec();
+        link.connection.sent(r2t.len());
+        link.queue.receive(&r2t);
+        let pdu = link.queue.output().to_vec();
+        // Its header, and a part.
+        link.connection.receive(&pdu[..24 + 100], Duration::ZERO);
+        admin.call("", Command::new(property_set(property::CC, false, 0))).unwrap();
+        let rest = &pdu[24 + 100..];
+        if in_place {
+            link.connection.data_room().unwrap().copy_from_slice(rest);
+            link.connection.data_received(rest.len());
+        } else {
+            link.connection.receive(rest, Duration::ZERO);
+        }
+        assert!(bench.disk.contents()[..data.len()].iter().all(|&byte| byte == 0), "written");
+        assert!(link.connection.is_ended());
+    }
+}
+
 /// Data of a write has a place as soon as its header has come; its digest counts, wherever it was read to.
 #[test]
 fn data_of_a_write_has_a_place_that_ends_with_its_pdu() {

@@ -247,7 +247,8 @@ fn files_are_sent_without_being_read() {
 /// the reason.
 #[test]
 fn a_file_that_ends_early_or_fails_ends_the_connection_and_then_the_command() {
-    for shortened in [true, false] {
+    // Cut off, or with an error; also one after which sockets try again.
+    for error in [None, Some(ErrorKind::Other), Some(ErrorKind::TimedOut)] {
         let fs = MemFileSystem::new();
         let path = PathBuf::from("/table");
         let config = TargetConfig { c2h_data_max: 1 << 20, ..TargetConfig::new(common::NQN) };
@@ -258,13 +259,14 @@ fn a_file_that_ends_early_or_fails_ends_the_connection_and_then_the_command() {
         let mut io = open(1);
         io.read(&info, 0, &mut vec![0; 1 << 20]).unwrap();
         assert!(blocks.places().is_empty(), "sent");
-        if shortened {
-            fs.truncate(&path, 300_000).unwrap();
-        } else {
-            fs.set_hook(Box::new(|op| match op.kind == OpKind::ReadAt && op.offset + op.len > 300_000 {
-                true => std::io::Error::other("a bad sector").into(),
-                false => Fault::None,
-            }));
+        match error {
+            None => fs.truncate(&path, 300_000).unwrap(),
+            Some(kind) => {
+                fs.set_hook(Box::new(move |op| match op.kind == OpKind::ReadAt && op.offset + op.len > 300_000 {
+                    true => std::io::Error::new(kind, "a bad sector").into(),
+                    false => Fault::None,
+                }))
+            }
         }
         let since = Instant::now();
         let lost = io.read(&info, 0, &mut vec![0; 1 << 20]).unwrap_err();

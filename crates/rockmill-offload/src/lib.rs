@@ -16,7 +16,7 @@
 //! | `message` | what is said on the control channel, and how it becomes bytes |
 //! | `channel` | messages over a socket; both sides prove who they are |
 //! | `secrets` | who knows which secret |
-//! | `namespace`, `device` | a job's device as a namespace, and from the other side: by this process, or by the kernel |
+//! | `namespace`, `device` | a job's device as a namespace, and from the other side, by this process or the kernel |
 //! | `external` | inputs that are read at a target that is not the store's |
 //! | `host`, `worker` | both sides |
 //! | `pool` | workers that a store does not know before: found through a NATS server |

@@ -64,6 +64,17 @@ impl Link {
         for side in sides {
             self.tc(*side, &format!("qdisc replace dev link0 root netem {how}")).expect("netem");
         }
+        if how == WHOLE {
+            self.forget_neighbours();
+        }
+    }
+
+    /// A side that asked for the other one's hardware address in vain, a moment ago, would say "no route to host" to
+    /// whoever connects now, instead of asking again.
+    fn forget_neighbours(&self) {
+        for namespace in [&[][..], &["-n", &self.worker]] {
+            run("ip", &[namespace, &["neigh", "flush", "dev", "link0"]].concat()).expect("neighbours are forgotten");
+        }
     }
 
     /// Ends all disturbances.
@@ -71,6 +82,7 @@ impl Link {
         for side in BOTH {
             self.tc(side, "qdisc del dev link0 root").expect("there was one");
         }
+        self.forget_neighbours();
     }
 }
 

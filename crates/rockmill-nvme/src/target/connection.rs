@@ -281,11 +281,16 @@ impl Connection {
     /// Reads what is left of that into the output: it cannot be sent in the other way.
     ///
     /// # Errors
-    /// It cannot be read, either. The host was promised the data, so the connection must end.
+    /// It cannot be read, either. The host was promised the data, so the connection must end. The kind of error never is
+    /// one of those after which one tries again.
     pub(crate) fn read_file(&mut self) -> io::Result<()> {
         let Some(part) = self.file.take() else { return Ok(()) };
         let start = self.output.append_pdu(part.bytes as usize, 0);
-        part.read(&mut self.output.bytes()[start..start + part.bytes as usize])
+        part.read(&mut self.output.bytes()[start..start + part.bytes as usize]).map_err(|e| {
+            // Nothing of what was there before goes out.
+            self.output.truncate(start);
+            io::Error::other(e)
+        })
     }
 
     /// What is to be sent.
@@ -610,6 +615,10 @@ impl Connection {
             return;
         };
         self.arriving = None;
+        // Between header and data the controller may have been reset: its blocks may be another one's by now.
+        if self.end_if_stale() {
+            return;
+        }
         let Some(queue) = &mut self.queue else { return };
         let Some(at) = queue.writes.iter().position(|w| w.tag == tag) else { return };
         let write = &mut queue.writes[at];

@@ -256,7 +256,8 @@ impl Serving {
             ([], _) => {
                 return match connection.send_file(stream.socket()) {
                     Ok(n) if n > 0 => Ok(()),
-                    Err(e) if waits(&e) => Err(e),
+                    // The socket takes nothing now. A timeout would be the file's.
+                    Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Err(e),
                     // It has ended, or failed, or the socket has, which the next write tells.
                     _ => connection.read_file(),
                 };

@@ -47,7 +47,7 @@ use crate::pacing::job_device::JobDevicePace;
 use crate::panics::guarded;
 use crate::rate_limiter::IoPriority;
 use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::table::{BlockBasedTable, BlockSample, KeptPiece, PieceUse, Table, TableSummary, TphTable};
 use crate::version::table_of_files;
 
@@ -190,9 +190,29 @@ fn lay_out(spec: &JobSpec, host: &LocalHost) -> Result<(JobSpec, Arc<JobDevice>)
     // A job whose inputs are smaller than one table writes less than that.
     let largest = spec.output.file_size_target.min(input_bytes);
     let options = write_options(&host.means.db, largest, spec.output.mode_max);
-    let create = move |number| creator.create_output(number, options, None).map_err(std::io::Error::other);
+    let reserved = SpaceToReserve::new(room);
+    let create = move |number| {
+        let options = WriteOptions { preallocate: reserved.take(options.preallocate), ..options };
+        creator.create_output(number, options, None).map_err(std::io::Error::other)
+    };
     let device = JobDevice::new(inputs, end, &numbers, room, room, Box::new(create));
     Ok((spec, Arc::new(device.with_pace(pace(&host.means, priority)))))
+}
+
+/// What may be reserved for all outputs together: as much as they may have, or a worker that begins many would take the
+/// disk from the store.
+struct SpaceToReserve(AtomicU64);
+
+impl SpaceToReserve {
+    fn new(bytes: u64) -> Self {
+        Self(AtomicU64::new(bytes))
+    }
+
+    /// So many bytes for one more output; 0 if they are not left.
+    fn take(&self, bytes: u64) -> u64 {
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        if taken.is_ok() { bytes } else { 0 }
+    }
 }
 
 /// How outputs are written that have about `largest` bytes at most.
@@ -634,5 +654,11 @@ mod tests {
         assert_eq!(space(&db, PREALLOCATE_MIN - 1), 0, "it is written at once");
         db.allow_fallocate = false;
         assert_eq!(space(&db, 64 << 20), 0);
+    }
+
+    #[test]
+    fn no_more_is_reserved_than_a_job_may_write() {
+        let reserved = SpaceToReserve::new(100);
+        assert_eq!([40, 40, 40, 20, 1].map(|bytes| reserved.take(bytes)), [40, 40, 0, 20, 0]);
     }
 }
