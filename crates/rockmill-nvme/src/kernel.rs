@@ -11,9 +11,10 @@
 //! those of processes that are gone.
 
 use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -153,9 +154,14 @@ impl Owner {
 
     /// True if the process was of this one's namespace, and is there no more.
     fn is_gone(self) -> bool {
-        Self::own_namespace() == Some(self.namespace)
-            && Path::new("/proc/self/stat").exists()
-            && Self::began(self.process) != Some(self.began)
+        if Self::own_namespace() != Some(self.namespace) {
+            return false;
+        }
+        match Self::stat(self.process) {
+            Ok(stat) => Self::began_of(&stat).is_some_and(|began| began != self.began),
+            // Any other error may come of a living one, and where other users' processes are hidden, this one, too.
+            Err(e) => e.kind() == io::ErrorKind::NotFound && Self::stat(1).is_ok(),
+        }
     }
 
     fn own_namespace() -> Option<u32> {
@@ -164,7 +170,14 @@ impl Owner {
     }
 
     fn began(process: u32) -> Option<u64> {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        Self::began_of(&Self::stat(process).ok()?)
+    }
+
+    fn stat(process: u32) -> io::Result<String> {
+        fs::read_to_string(format!("/proc/{process}/stat"))
+    }
+
+    fn began_of(stat: &str) -> Option<u64> {
         // The program's name may have any character.
         let (_, fields) = stat.rsplit_once(')')?;
         fields.split_whitespace().nth(19)?.parse().ok()
@@ -248,13 +261,28 @@ impl KernelInitiator {
         let name = format!("nvme{instance}");
         let controller = self.controller(&name)?;
         match self.attribute(&name, "subsysnqn").as_deref() {
-            Ok(found) if found == config.subsystem => Ok(controller),
+            Ok(found) if found == config.subsystem => {
+                self.hide_secrets(&name)?;
+                Ok(controller)
+            }
             // It is another one's by now, which is left alone.
             _ => {
                 controller.disown();
                 Err(io::Error::other(format!("the connection was lost at once: {name} is gone")))
             }
         }
+    }
+
+    /// The kernel shows the secrets of a controller to everybody on the machine. From now on to root alone.
+    fn hide_secrets(&self, name: &str) -> io::Result<()> {
+        for secret in ["dhchap_secret", "dhchap_ctrl_secret"] {
+            match fs::set_permissions(self.class(name).join(secret), Permissions::from_mode(0o600)) {
+                // A kernel without authentication has none.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                done => done?,
+            }
+        }
+        Ok(())
     }
 
     /// What the kernel said, and what may be the reason.
@@ -375,24 +403,33 @@ impl KernelController {
             if !path.exists() {
                 return Ok(None); // not yet
             }
-            let number = |file: &str| -> io::Result<usize> {
-                let said = text(device.join(file))?;
-                said.parse().map_err(|_| io::Error::other(format!("{name}: {file} is {said:?}, and no number")))
+            return match Self::facts(&name, &device, path) {
+                Ok(disk) => Ok(Some(disk)),
+                // The kernel makes the file before it says what the disk is.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(e) => Err(e),
             };
-            let numbers = text(device.join("dev"))?;
-            let numbers =
-                numbers.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-            let largest = number("queue/max_sectors_kb")?.saturating_mul(1024);
-            // A page of memory may be a segment.
-            let pieces = number("queue/max_segments")?.saturating_mul(4096);
-            return Ok(Some(KernelDisk {
-                numbers: numbers.ok_or_else(|| io::Error::other(format!("{name} has no device numbers")))?,
-                block_bytes: number("queue/logical_block_size")?,
-                command_bytes: largest.min(pieces),
-                path,
-            }));
         }
         Ok(None)
+    }
+
+    fn facts(name: &str, device: &Path, path: PathBuf) -> io::Result<KernelDisk> {
+        let number = |file: &str| -> io::Result<usize> {
+            let said = text(device.join(file))?;
+            said.parse().map_err(|_| io::Error::other(format!("{name}: {file} is {said:?}, and no number")))
+        };
+        let numbers = text(device.join("dev"))?;
+        let numbers =
+            numbers.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
+        let largest = number("queue/max_sectors_kb")?.saturating_mul(1024);
+        // A page of memory may be a segment.
+        let pieces = number("queue/max_segments")?.saturating_mul(4096);
+        Ok(KernelDisk {
+            numbers: numbers.ok_or_else(|| io::Error::other(format!("{name} has no device numbers")))?,
+            block_bytes: number("queue/logical_block_size")?,
+            command_bytes: largest.min(pieces),
+            path,
+        })
     }
 
     /// What a disk was asked so far; zeros where the kernel does not say.

@@ -160,11 +160,14 @@ fn a_disk_is_found_by_the_name_of_its_subsystem() {
     }
     assert_eq!(controller.disk(&subsystem).unwrap(), None, "its file is not there yet");
     machine.put("dev/nvme7n1", "");
-    assert!(controller.disk(&subsystem).is_err(), "nothing is known of it");
+    assert_eq!(controller.disk(&subsystem).unwrap(), None, "nothing is known of it yet");
     let facts = [("dev", "259:5"), ("queue/max_sectors_kb", "1280"), ("queue/max_segments", "257")];
     for (file, value) in facts.into_iter().chain([("queue/logical_block_size", "4096")]) {
         machine.put(&format!("sys/block/nvme7n1/{file}"), &format!("{value}\n"));
     }
+    machine.put("sys/block/nvme7n1/queue/max_segments", "many\n");
+    assert!(controller.disk(&subsystem).unwrap_err().to_string().contains("no number"));
+    machine.put("sys/block/nvme7n1/queue/max_segments", "257\n");
     let disk = controller.disk(&subsystem).unwrap().unwrap();
     let path = machine.dir.path().join("dev/nvme7n1");
     assert_eq!(disk, KernelDisk { path, numbers: (259, 5), block_bytes: 4096, command_bytes: 257 * 4096 });
@@ -176,6 +179,17 @@ fn a_disk_is_found_by_the_name_of_its_subsystem() {
     assert!(!machine.is_deleted("nvme7"));
     drop(controller);
     assert!(machine.is_deleted("nvme7"));
+}
+
+#[test]
+fn secrets_are_hidden_from_other_users() {
+    let machine = Machine::new();
+    machine.controller("nvme3", &format!("{JOB}9:9"), HOST, [1; 16]);
+    machine.kernel().hide_secrets("nvme3").unwrap(); // has none
+    machine.put("sys/class/nvme/nvme3/dhchap_secret", "DHHC-1:00:it:");
+    machine.kernel().hide_secrets("nvme3").unwrap();
+    let file = std::fs::metadata(machine.dir.path().join("sys/class/nvme/nvme3/dhchap_secret")).unwrap();
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
 }
 
 #[test]

@@ -9,12 +9,14 @@
 //! - The kernel sends commands in any order. So a write is one command, and an output has one at a time.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rockmill::internals::{DEVICE_BLOCK, DeviceFile, WorkerDevice};
+use rockmill_io::error::raw_os_error;
 use rockmill_io::{BlockDevice, Clock};
 use rockmill_nvme::kernel::{DiskCounters, KernelConfig, KernelController, KernelDisk, KernelInitiator};
 use rockmill_nvme::tcp::Cutter;
@@ -106,8 +108,12 @@ impl KernelDevice {
             // A name is told before its file is there, and others have a look at new devices.
             if let Some(known) = controller.disk(&place.subsystem)? {
                 match BlockDevice::open(&known.path) {
-                    Ok(disk) => return Self::of(disk, known, controller),
-                    Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) => {}
+                    // Names and numbers are used again: what was ours before it was opened could be another job's.
+                    Ok(disk) if controller.disk(&place.subsystem)?.as_ref() == Some(&known) => {
+                        return Self::of(disk, known, controller);
+                    }
+                    Ok(_) => {}
+                    Err(e) if is_not_ready(&e) => {}
                     Err(e) => return Err(e),
                 }
             }
@@ -122,9 +128,21 @@ impl KernelDevice {
         config: KernelConfig,
         goes_on: &dyn Fn() -> io::Result<()>,
     ) -> io::Result<KernelController> {
+        // The kernel connects one at a time. Who waits for that here leaves nothing behind when the job is over.
+        let turn = loop {
+            if let Some(turn) = Turn::take() {
+                break turn;
+            }
+            goes_on()?;
+            thread::sleep(POLL);
+        };
         let (tells, told) = mpsc::channel();
         let kernel = kernel.clone();
-        let connects = move || drop(tells.send(kernel.connect(&config)));
+        let connects = move || {
+            let connected = kernel.connect(&config);
+            drop(turn);
+            drop(tells.send(connected));
+        };
         thread::Builder::new().name("nvme-connect".into()).spawn(connects)?;
         loop {
             match told.recv_timeout(POLL) {
@@ -169,6 +187,30 @@ impl Drop for KernelDevice {
     fn drop(&mut self) {
         let _ = self.delete(); // who wants to know has called it
     }
+}
+
+/// Whoever has this may have the kernel connect.
+struct Turn;
+
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+impl Turn {
+    fn take() -> Option<Self> {
+        (!IS_TAKEN.swap(true, Ordering::AcqRel)).then_some(Self)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        IS_TAKEN.store(false, Ordering::Release);
+    }
+}
+
+/// "No such device or address": the kernel has made the file of a disk, and not the disk yet.
+const ENXIO: i32 = 6;
+
+fn is_not_ready(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy) || raw_os_error(e) == Some(ENXIO)
 }
 
 fn config(place: &Place, silence: Duration) -> KernelConfig {
