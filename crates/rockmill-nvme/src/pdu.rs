@@ -496,8 +496,8 @@ impl Framing {
         }
     }
 
-    /// Appends everything except the data and its digest, with room for those if they are to be there. Returns positions
-    /// in `out`.
+    /// Appends everything except the data and its digest, with room for those if they are to be there. Returns
+    /// positions in `out`.
     fn begin(
         &self,
         kind: u8,
