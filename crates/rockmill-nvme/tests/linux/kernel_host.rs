@@ -47,6 +47,21 @@ impl Served {
         Self { target, disk, server }
     }
 
+    /// Lists the subsystem in its discovery log, as one that requires TLS.
+    pub fn announce(&self) {
+        self.target.set_discovery(vec![DiscoveryEntry {
+            transport: TRANSPORT_TCP,
+            family: 1,
+            subsystem_kind: 2,
+            port: 1,
+            admin_entries: 32,
+            service: self.server.address().port().to_string(),
+            subsystem: NQN.into(),
+            address: "127.0.0.1".into(),
+            security: Security::Tls13Required,
+        }]);
+    }
+
     /// Serves again where it was, after it was stopped.
     pub fn start_again(&mut self, tls: Option<ServerTls>) {
         let listener = TcpListener::bind(self.server.address()).unwrap();
@@ -218,17 +233,7 @@ fn nvme_cli_discovers_connects_and_reads_every_log() {
     let Some(nvme) = program(TEST, "nvme", Needs::NvmeCli) else { return };
     let served = Served::new(512);
     let port = served.server.address().port().to_string();
-    served.target.set_discovery(vec![DiscoveryEntry {
-        transport: TRANSPORT_TCP,
-        family: 1,
-        subsystem_kind: 2,
-        port: 1,
-        admin_entries: 32,
-        service: port.clone(),
-        subsystem: NQN.into(),
-        address: "127.0.0.1".into(),
-        security: Security::Tls13Required,
-    }]);
+    served.announce();
     let to = ["-t", "tcp", "-a", "127.0.0.1", "-s", &port, "-q", HOST, "-I", HOST_ID];
     let nvme = |first: &[&str]| run(&nvme, first);
     let found = nvme(&[&["discover"], &to[..]].concat());

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rockmill_nvme::auth::{AuthPolicy, Hash, HostSecrets, Secret, SystemRandom};
 use rockmill_nvme::fabrics::DISCOVERY_NQN;
 use rockmill_nvme::initiator::{HostError, QueueConfig};
-use rockmill_nvme::logs::{DiscoveryEntry, Security, TRANSPORT_TCP};
+use rockmill_nvme::logs::Security;
 use rockmill_nvme::psk::{Derivation, Psk, TlsKey};
 use rockmill_nvme::target::TargetConfig;
 use rockmill_nvme::tcp::{ClientTls, Reconnect, ServerTls, TcpHost};
@@ -221,17 +221,7 @@ fn nvme_cli_connects_to_all_that_we_serve_over_tls() {
         [Derivation::V1, Derivation::OldV1].map(|d| [key.psk_by(d, HOST, NQN), key.psk_by(d, HOST, DISCOVERY_NQN)]);
     let served = Served::with_tls(TargetConfig::new(NQN), 512, server(&both.concat()));
     let port = served.server.address().port().to_string();
-    served.target.set_discovery(vec![DiscoveryEntry {
-        transport: TRANSPORT_TCP,
-        family: 1,
-        subsystem_kind: 2,
-        port: 1,
-        admin_entries: 32,
-        service: port.clone(),
-        subsystem: NQN.into(),
-        address: "127.0.0.1".into(),
-        security: Security::Tls13Required,
-    }]);
+    served.announce();
     let to = ["--tls", "-t", "tcp", "-a", "127.0.0.1", "-s", &port, "-q", HOST, "-I", HOST_ID];
     let found = run(&nvme, &[&["discover"], &to[..]].concat());
     assert!(found.contains(&format!("subnqn:  {NQN}")) && found.contains("sectype: tls13"), "{found}");
