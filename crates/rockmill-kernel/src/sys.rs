@@ -4,6 +4,8 @@ mod looped;
 
 use std::fmt;
 use std::io;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 
@@ -29,7 +31,7 @@ const MADV_POPULATE_WRITE: libc::c_int = 23;
 /// Most bytes of the verifier's log that are kept.
 const LOG_BYTES: usize = 256 << 10;
 
-/// Attempts to load a program: the kernel gives up when a signal arrives meanwhile.
+/// Attempts to load a program: the verifier gives up when the thread has other work, such as that of its rings.
 const LOAD_TRIES: u32 = 5;
 
 /// The attributes of one `bpf` call: a union of structures; each call passes the length up to its last field.
@@ -190,6 +192,35 @@ impl Arena {
     }
 }
 
+/// While it lives, no signal reaches the thread that made it. They wait.
+struct SignalsHeld {
+    before: libc::sigset_t,
+    /// Of this thread alone.
+    _thread: PhantomData<*const ()>,
+}
+
+impl SignalsHeld {
+    /// `None` if the system refuses, which it does for wrong arguments only.
+    fn new() -> Option<Self> {
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: both point to memory of the type's size; the first call fills `all` before the second reads it.
+        let held = unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) == 0
+        };
+        // SAFETY: the call that succeeded has filled it.
+        held.then(|| Self { before: unsafe { before.assume_init() }, _thread: PhantomData })
+    }
+}
+
+impl Drop for SignalsHeld {
+    fn drop(&mut self) {
+        // SAFETY: the set was filled by the system, and the call may leave out where to store the mask of now.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+    }
+}
+
 /// A program that the kernel's verifier has accepted.
 #[derive(Debug)]
 pub struct Loaded {
@@ -212,21 +243,28 @@ impl Loaded {
                 .u64(8, instructions.as_ptr().addr() as u64)
                 .u64(16, licence.as_ptr().addr() as u64)
         };
-        let mut tries = LOAD_TRIES;
-        let error = loop {
-            tries -= 1;
-            match attr().call(BPF_PROG_LOAD, 144) {
-                Ok(fd) => return Ok(Self { fd: owned(fd) }),
-                // A signal came while the verifier was at work.
-                Err(e) if tries > 0 && matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
-                Err(e) => break e,
+        // A process that is profiled gets a signal each millisecond, and the verifier may need longer than that.
+        let _held = SignalsHeld::new();
+        let load = |mut attr: Attr| {
+            let mut tries = LOAD_TRIES;
+            loop {
+                tries -= 1;
+                match attr.call(BPF_PROG_LOAD, 144) {
+                    Ok(fd) => return Ok(Self { fd: owned(fd) }),
+                    Err(e) if tries > 0 && matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {}
+                    Err(e) => return Err(e),
+                }
             }
+        };
+        let error = match load(attr()) {
+            Ok(loaded) => return Ok(loaded),
+            Err(e) => e,
         };
         // Once more, to hear why.
         let mut log = vec![0; LOG_BYTES];
-        let mut again = attr().u32(24, 1).u32(28, LOG_BYTES as u32).u64(32, log.as_mut_ptr().addr() as u64);
-        if let Ok(fd) = again.call(BPF_PROG_LOAD, 144) {
-            return Ok(Self { fd: owned(fd) });
+        let with_log = attr().u32(24, 1).u32(28, LOG_BYTES as u32).u64(32, log.as_mut_ptr().addr() as u64);
+        if let Ok(loaded) = load(with_log) {
+            return Ok(loaded);
         }
         let end = log.iter().position(|&b| b == 0).unwrap_or(log.len());
         Err(Refused { error, log: String::from_utf8_lossy(&log[..end]).into_owned() })
@@ -286,9 +324,12 @@ fn page_bytes() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Driver, MergeObject};
     use rockmill_skip::{Needs, skip};
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
 
     const TEST: &str = "what_the_kernel_holds_for_us_no_other_user_and_no_child_can_reach";
     /// For the child: the process, the map's number and the program's.
@@ -304,6 +345,47 @@ mod tests {
     fn info(fd: i32, line: &str) -> String {
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
         text.lines().find_map(|l| l.strip_prefix(line)).expect("the line").trim().to_owned()
+    }
+
+    extern "C" fn ignored(_: libc::c_int) {}
+
+    #[test]
+    fn signals_neither_stop_a_load_nor_hide_why_a_program_is_refused() {
+        let built_in = MergeObject::built_in().unwrap();
+        if let Err(e) = built_in.check(Driver::Run, 1 << 20) {
+            return skip("a load among signals", &Needs::Kernel.because(e));
+        }
+        let endless = MergeObject::read("endless.o", include_bytes!("../bpf/tests/endless.bpf.o")).unwrap();
+        // SAFETY: the handler does nothing, and nothing else here uses this signal.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = ignored as *const () as libc::sighandler_t;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+        }
+        // SAFETY: the call takes nothing.
+        let loading = unsafe { libc::pthread_self() };
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let profiler = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // SAFETY: the scope outlives this thread, and the thread that opened it waits for its end.
+                    assert_eq!(unsafe { libc::pthread_kill(loading, libc::SIGUSR2) }, 0);
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            });
+            for _ in 0..5 {
+                let refused = endless.check(Driver::Run, 1 << 20).map(drop);
+                let loaded = built_in.check(Driver::Run, 1 << 20).map(drop);
+                if profiler.is_finished()
+                    || loaded.is_err()
+                    || !matches!(&refused, Err(e) if e.log.contains("processed"))
+                {
+                    done.store(true, Ordering::Relaxed);
+                    panic!("{refused:?}, {loaded:?}");
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
     }
 
     /// Not a test by itself: checks in a child process what another user can reach.
