@@ -341,8 +341,11 @@ flags! {
      0). RocksDB, and Rockmill with a fast_capacity of 0: wal_dir, L0 and L1 by db_paths (not in db_bench)."
         fast_path: String = String::new();
     "Bytes of logs in fast_path at most, such as 1G (Rockmill alone)." fast_capacity: Size = Size(0);
-    "Workers (rockmill worker) on this machine that do large compactions, ADDR,ADDR (Rockmill alone)."
+    "Workers (rockmill worker) that do large compactions, ADDR,ADDR (Rockmill alone)."
         compaction_workers: String = String::new();
+    "File of secrets that this side has for the workers." worker_secrets: String = String::new();
+    "Use workers on other machines without secrets: anyone on the network can read and change tables."
+        allow_unauthenticated: bool = false;
     "Jobs that a worker is given at a time." worker_jobs: usize = 1;
     "Compactions with fewer bytes of input are done here." worker_input_min: Size = Size(16 << 20);
     "This many compactions run here before others go to workers." worker_here_first: usize = 0;
@@ -446,6 +449,10 @@ impl Flags {
         self.check_ycsb()?;
         if self.fast_path.is_empty() && self.fast_capacity.0 > 0 {
             return bad("--fast_capacity wants a --fast_path");
+        }
+        let workers = !self.compaction_workers.is_empty();
+        if !workers && (self.allow_unauthenticated || !self.worker_secrets.is_empty()) {
+            return bad("--worker_secrets and --allow_unauthenticated are for --compaction_workers, which is missing");
         }
         if self.worker_jobs < 1 {
             return bad("--worker_jobs must be at least 1");
@@ -726,6 +733,8 @@ mod tests {
         assert!(error("--sync --disable_wal").contains("durable"));
         assert!(error("--compression_ratio=2").contains("0 to 1"));
         assert!(error("--table_format=plain").contains("block or tph"));
+        assert!(error("--worker_secrets=s").contains("--compaction_workers, which is missing"));
+        assert!(error("--allow_unauthenticated").contains("--compaction_workers, which is missing"));
         assert!(error("--piece_limit=0").contains("1 to 1024"));
         assert!(error("--garbage_percent=1001").contains("at most 1000"));
         assert!(Flags::parse([]).expect_err("no --db").to_string().contains("--db"));

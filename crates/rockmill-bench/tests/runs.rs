@@ -1,6 +1,7 @@
 //! Whole runs on small databases, and the same run with RocksDB's db_bench.
 #![forbid(unsafe_code)]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -8,6 +9,7 @@ use rockmill_bench::{
     Command as Asked, CompactCommand, CompactFlags, Error, Flags, OpKind, Outcome, Report, Workload, run, run_compact,
 };
 use rockmill_io::{FileSystem, PosixFileSystem};
+use rockmill_offload::Secrets;
 use rockmill_skip::{Needs, program, skip};
 
 fn flags(db: &Path, line: &str) -> Flags {
@@ -123,12 +125,23 @@ fn workers_do_the_compactions() {
     let dir = tempfile::tempdir().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let clock = std::sync::Arc::new(rockmill_io::SystemClock::default());
-    let mut worker = rockmill_offload::Worker::start(listener, Default::default(), clock).unwrap();
+    let mut config = rockmill_offload::WorkerConfig::default();
+    let [ours, theirs] = Secrets::generate(&rockmill_offload::WorkersConfig::new(vec![]).name, &config.name).unwrap();
+    config.secrets = Some(Secrets::parse(&theirs).unwrap());
+    let mut worker = rockmill_offload::Worker::start(listener, config, clock).unwrap();
+    let secrets = dir.path().join("secrets");
+    std::fs::write(&secrets, ours).unwrap();
     let line = format!(
-        "{SMALL} --compaction_workers={} --worker_input_min=0 --worker_jobs=2 \
+        "{SMALL} --compaction_workers={} --worker_input_min=0 --worker_jobs=2 --worker_secrets={} \
          --benchmarks=fillrandom,waitforcompaction,readseq",
-        worker.address()
+        worker.address(),
+        secrets.display()
     );
+    let readable = |mode| std::fs::set_permissions(&secrets, std::fs::Permissions::from_mode(mode)).unwrap();
+    readable(0o644);
+    let e = run(&flags(&dir.path().join("db"), &line), &mut Vec::new()).expect_err("others may read").to_string();
+    assert!(e.contains("--worker_secrets") && e.contains("others may read"), "{e}");
+    readable(0o600);
     let (report, _) = run_line(&dir.path().join("db"), &line);
     assert!(worker.counters().done > 0, "{:?}", worker.counters());
     let json = report.to_json();

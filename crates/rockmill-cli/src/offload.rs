@@ -1,8 +1,8 @@
 //! Compactions on other machines: `rockmill worker`, and the options of commands that use workers.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -242,12 +242,12 @@ fn pool(
 /// Reads a file that nobody else may read.
 fn read_private(path: &Path) -> Result<String> {
     let shown = path.display();
-    let mode = std::fs::metadata(path).map_err(|e| CliError::io(&shown, &e))?.permissions().mode();
-    if mode & 0o077 != 0 {
-        return Err(CliError::usage(format!("{shown}: others may read or change these secrets"))
-            .hint(format!("chmod 600 {shown}")));
-    }
-    std::fs::read_to_string(path).map_err(|e| CliError::io(&shown, &e))
+    rockmill_offload::read_private(path).map_err(|e| match e.kind() {
+        ErrorKind::PermissionDenied if e.raw_os_error().is_none() => {
+            CliError::usage(format!("{shown}: {e}")).hint(format!("chmod 600 {shown}"))
+        }
+        _ => CliError::io(&shown, &e),
+    })
 }
 
 /// Writes a file of secrets for each side.

@@ -347,9 +347,10 @@ const SKIPPED: i32 = 77;
 fn jobs_through_nfs_are_measured_and_have_the_same_bytes() {
     let s = Sandbox::new();
     let (dir, json) = (s.path("nfs"), s.path("nfs.json"));
-    let run = |engine: &str| {
+    let run = |engine: &str, link: &[&str]| {
         Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/bench_offload_nfs"))
             .env("ROCKMILL", ROCKMILL)
+            .args(link)
             .arg("--dir")
             .arg(&dir)
             .args(["--mb=3", "--repeat=1", "--value_size=100", &format!("--worker_engine={engine}")])
@@ -358,11 +359,12 @@ fn jobs_through_nfs_are_measured_and_have_the_same_bytes() {
             .output()
             .expect("the script starts")
     };
-    for engine in ["uring", "pread"] {
-        let done = run(engine);
+    for (engine, link) in [("uring", &[][..]), ("pread", &[]), ("uring", &["--link", "10,50"])] {
+        let done = run(engine, link);
         let said = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat();
         if done.status.code() == Some(SKIPPED) {
-            return skip("jobs through NFS", &Needs::Nfs.because(said));
+            let needs = if link.is_empty() { Needs::Nfs } else { Needs::Tun };
+            return skip(&format!("jobs through NFS {}", link.join(" ")), &needs.because(said));
         }
         // It has compared the tables of the job with those of the same job without NFS.
         assert!(done.status.success() && said.contains("The same jobs through NFS"), "{said}");

@@ -53,6 +53,7 @@ mod message;
 mod metrics;
 mod namespace;
 mod pool;
+mod private_file;
 mod secrets;
 mod worker;
 
@@ -69,6 +70,7 @@ pub use external::ExternalTarget;
 pub use host::{Workers, WorkersConfig};
 pub use metrics::{MetricsServer, WorkerMetrics};
 pub use pool::{PoolConfig, PoolCredentials};
+pub use private_file::read_private;
 pub use secrets::Secrets;
 pub use worker::{DeviceKind, Worker, WorkerConfig, WorkerCounters};
 

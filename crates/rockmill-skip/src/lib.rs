@@ -132,6 +132,8 @@ needs! {
     NatsServer = "nats-server",
     /// What `scripts/bench_offload_nfs` needs: nfs-ganesha, rpcbind, libnfs, and a network of its own.
     Nfs = "nfs",
+    /// What `scripts/link` needs: `/dev/net/tun`, a C compiler, and networks of its own.
+    Tun = "tun",
 }
 
 impl fmt::Display for Needs {

@@ -1,5 +1,6 @@
 //! The command line of `rockmill bench offload`.
 
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use rockmill::MergeEngine;
@@ -37,6 +38,8 @@ pub struct OffloadFlags {
     pub worker: String,
     /// The program with the subcommand `worker`; empty for this one.
     pub worker_program: String,
+    /// Where the worker that is started listens; port 0 is a free one.
+    pub worker_listen: SocketAddr,
     /// How the workers that are started merge.
     pub worker_engine: MergeEngine,
     /// What is verified of the worker's tables: `all`, or a share of the data such as `10%`.
@@ -56,7 +59,7 @@ pub struct OffloadFlags {
 }
 
 /// Name, default, description.
-const FLAGS: [(&str, &str, &str); 17] = [
+const FLAGS: [(&str, &str, &str); 18] = [
     ("db", "", "A new or empty directory for inputs and outputs; needed."),
     ("mb", "4,16,64,256", "Sizes of jobs: MiB of keys and values in all inputs together."),
     ("value_size", "1024", "Bytes of a value."),
@@ -66,9 +69,10 @@ const FLAGS: [(&str, &str, &str); 17] = [
     ("threads", "1", "Threads of the worker for a job."),
     ("worker", "", "Address and port of a worker that runs already; without it one is started on this machine."),
     ("worker_program", "", "The program that has the subcommand `worker`, where it is not this one."),
+    ("worker_listen", "127.0.0.1:0", "Address and port at which the worker that is started listens; 0: a free port."),
     ("worker_engine", "auto", "How the workers that are started merge: auto, uring, pread."),
     ("check", "all", "What is read of the worker's tables: all, or all but the data and a part of that, as 10%."),
-    ("allow_unauthenticated", "0", "1: --worker may be on another machine; anyone on the network can read the data."),
+    ("allow_unauthenticated", "0", "1: the worker may be on another machine; anyone on the network can read the data."),
     ("tls", "0", "1: the worker that is started has secrets and TLS, and so has this side."),
     ("external_target", "", "Where the worker reads inputs: ADDR,SUBSYSTEM,NSID,DEVICE[,START]; here, if it is empty."),
     ("nfs", "", "Does each job through NFS, too: nfs://HOST/DB?nfsport=PORT&mountport=PORT, which exports --db."),
@@ -116,6 +120,7 @@ impl OffloadFlags {
             threads,
             worker,
             program,
+            listen,
             engine,
             check,
             allow,
@@ -124,7 +129,7 @@ impl OffloadFlags {
             nfs,
             nfs_server,
             json,
-        ] = <[String; 17]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
+        ] = <[String; 18]>::try_from(values).map_err(|_| Error::Usage("flags".to_owned()))?;
         let worker_engine = MergeEngine::ALL.into_iter().find(|known| known.name() == engine);
         let worker_engine = worker_engine.filter(|engine| *engine != MergeEngine::Kernel);
         let flags = Self {
@@ -139,6 +144,7 @@ impl OffloadFlags {
             compression,
             worker,
             worker_program: program,
+            worker_listen: one("worker_listen", &listen)?,
             worker_engine: worker_engine
                 .ok_or_else(|| Error::Usage(format!("--worker_engine: {engine}: there are auto, uring, pread")))?,
             external_target: match external.as_str() {
@@ -167,6 +173,10 @@ impl OffloadFlags {
         }
         if self.tls && !self.worker.is_empty() {
             return bad("--tls is for the worker that is started here, without --worker".to_owned());
+        }
+        if !self.worker_listen.ip().is_loopback() && !self.tls && !self.allow_unauthenticated {
+            let at = self.worker_listen;
+            return bad(format!("--worker_listen={at} is open to a network: add --tls=1 or --allow_unauthenticated=1"));
         }
         if !self.worker.is_empty() && self.worker_engine != MergeEngine::Auto {
             return bad("--worker_engine is for workers that are started here, without --worker".to_owned());
@@ -225,7 +235,7 @@ pub(crate) fn help(program: &str) -> String {
          Without --worker it starts `rockmill worker` on this machine. Both then share its cores, so that seconds say\n\
          little about two machines; CPU of the host, round trips and bytes do.\n\n\
          With --nfs a third worker does each job, which reads and writes the same files through NFS\n\
-         (scripts/bench_offload_nfs starts a server for that).\n\n\
+         (scripts/bench_offload_nfs starts a server for that, and puts a link between host and worker).\n\n\
          Example:\n\
          \x20 {program} offload --db=bench-db --mb=16,64 --json=offload.json\n\n\
          Flags:\n",
@@ -273,6 +283,8 @@ mod tests {
             ("--db=d --nfs_server=7", "--nfs, which is missing"),
             ("--db=d --worker_engine=kernel", "auto, uring, pread"),
             ("--db=d --worker_engine=pread --worker=127.0.0.1:1", "--worker_engine"),
+            ("--db=d --worker_listen=here", "--worker_listen"),
+            ("--db=d --worker_listen=0.0.0.0:0", "--allow_unauthenticated=1"),
             ("--db=d --json", "wants a value"),
             ("db", "begin with --"),
         ] {

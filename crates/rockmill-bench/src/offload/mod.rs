@@ -63,7 +63,7 @@ pub fn run(flags: &OffloadFlags, out: &mut dyn Write) -> Result<OffloadReport> {
     let worker = match flags.worker.as_str() {
         "" => {
             let program = worker::program(&flags.worker_program)?;
-            WorkerProcess::start(&program, flags.threads, flags.worker_engine, flags.tls)?
+            WorkerProcess::start(&program, flags)?
         }
         address => WorkerProcess::elsewhere(address)?,
     };

@@ -261,10 +261,12 @@ impl OffloadReport {
         text += &self.crossover_text("The job takes less time with a worker", 1.0, &SizeReport::wall_ratios);
         text += &self.nfs_text();
         if self.flags.worker.is_empty() {
-            text += &format!(
-                "All share {} cores and loopback has no delay: seconds say little about two machines.\n",
-                self.machine.cores
-            );
+            let link = match self.flags.worker_listen.ip().is_loopback() {
+                true => " and loopback has no delay",
+                false => "",
+            };
+            let cores = self.machine.cores;
+            text += &format!("All share {cores} cores{link}: seconds say little about two machines.\n");
         }
         text
     }
@@ -330,6 +332,7 @@ impl OffloadReport {
                 "repeat": self.flags.repeat,
                 "threads": self.flags.threads,
                 "worker_engine": self.flags.worker_engine.name(),
+                "worker_listen": self.flags.worker_listen.to_string(),
                 "nfs": self.flags.nfs,
                 "check": self.flags.check.to_string(),
                 "options": self.flags.options_text(),

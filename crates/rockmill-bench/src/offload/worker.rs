@@ -5,9 +5,9 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rockmill::MergeEngine;
 use rockmill_offload::{Secrets, WorkerConfig, WorkersConfig};
 
+use super::flags::OffloadFlags;
 use crate::error::{Error, Result};
 
 /// Name of the program with the subcommand `worker`.
@@ -23,15 +23,18 @@ pub struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    /// Starts `PROGRAM worker` at a port of this machine.
-    pub fn start(program: &Path, threads: u16, engine: MergeEngine, tls: bool) -> Result<Self> {
+    /// Starts `PROGRAM worker` as the flags have it.
+    pub fn start(program: &Path, flags: &OffloadFlags) -> Result<Self> {
         let mut command = Command::new(program);
-        command.args(["worker", "--listen", "127.0.0.1:0", "--threads", &threads.to_string()]);
-        command.args(["--engine", engine.name()]);
-        if tls {
+        command.args(["worker", "--listen", &flags.worker_listen.to_string()]);
+        command.args(["--threads", &flags.threads.to_string(), "--engine", flags.worker_engine.name()]);
+        if flags.tls {
             command.args(["--secrets", "/dev/stdin"]).stdin(Stdio::piped());
         } else {
             command.stdin(Stdio::null());
+            if flags.allow_unauthenticated {
+                command.arg("--allow-unauthenticated");
+            }
         }
         let spawned = command.stdout(Stdio::piped()).spawn();
         let child = spawned.map_err(|e| Error::io(format_args!("cannot start {}", program.display()), &e))?;

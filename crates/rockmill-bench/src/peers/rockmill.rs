@@ -10,7 +10,7 @@ use rockmill::{
     MergeEngine, Options, OptionsLoader, ReadOptions, WriteBatch, WriteOptions, probe_kernel_engine, properties,
 };
 use rockmill_io::{CountingFileSystem, FileSystem, PosixFileSystem, SystemClock, ThrottledFileSystem};
-use rockmill_offload::{Workers, WorkersConfig};
+use rockmill_offload::{Secrets, Workers, WorkersConfig};
 
 use crate::error::{Error, Result};
 use crate::flags::Flags;
@@ -105,7 +105,17 @@ fn set_workers(options: &mut Options, flags: &Flags) -> Result<()> {
         let found = address.to_socket_addrs().map_err(|e| usage(&format_args!("{address:?}: {e}")))?.next();
         found.ok_or_else(|| usage(&format_args!("{address:?} is not an address and port")))
     });
+    let secrets = match flags.worker_secrets.as_str() {
+        "" => None,
+        path => {
+            let bad = |e: &dyn std::fmt::Display| Error::Usage(format!("--worker_secrets: {path}: {e}"));
+            let text = rockmill_offload::read_private(Path::new(path)).map_err(|e| bad(&e))?;
+            Some(Secrets::parse(&text).map_err(|e| bad(&e))?)
+        }
+    };
     let config = WorkersConfig {
+        secrets,
+        allow_unauthenticated: flags.allow_unauthenticated,
         input_bytes_min: flags.worker_input_min.0,
         here_first: flags.worker_here_first,
         jobs_max: flags.worker_jobs,
