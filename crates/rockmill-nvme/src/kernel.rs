@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
 
 use crate::auth::Secret;
 
@@ -122,6 +123,9 @@ pub struct Owner {
     began: u64,
 }
 
+/// Bytes of an ID for when a process began: enough for three hundred years, at a hundred ticks a second.
+const BEGAN_BYTES: usize = 5;
+
 impl Owner {
     /// This process.
     ///
@@ -135,13 +139,14 @@ impl Owner {
         Ok(Self { process, namespace, began })
     }
 
-    /// As a host ID.
+    /// As the ID of this host's name. (The kernel refuses one ID for several names, which a process may have.)
     #[must_use]
-    pub fn to_id(self) -> [u8; 16] {
+    pub fn to_id(self, host: &str) -> [u8; 16] {
         let mut id = [0; 16];
         id[..4].copy_from_slice(&self.process.to_be_bytes());
         id[4..8].copy_from_slice(&self.namespace.to_be_bytes());
         id[8..].copy_from_slice(&self.began.to_be_bytes());
+        id[8..16 - BEGAN_BYTES].copy_from_slice(&Sha256::digest(host)[..8 - BEGAN_BYTES]);
         id
     }
 
@@ -149,7 +154,8 @@ impl Owner {
     fn parse(text: &str) -> Option<Self> {
         let id = u128::from_str_radix(&text.replace('-', ""), 16).ok()?;
         // invariant: each part has the bits of its type.
-        Some(Self { process: (id >> 96) as u32, namespace: (id >> 64) as u32, began: id as u64 })
+        let began = id as u64 & (u64::MAX >> (64 - 8 * BEGAN_BYTES));
+        Some(Self { process: (id >> 96) as u32, namespace: (id >> 64) as u32, began })
     }
 
     /// True if the process was of this one's namespace, and is there no more.

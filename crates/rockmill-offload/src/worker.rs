@@ -221,7 +221,7 @@ impl Worker {
         if config.device == DeviceKind::Kernel {
             machine = machine.with_kernel_devices();
             kernel = Some(kernel_initiator(&config, tls.is_some())?);
-            host_id = Owner::this()?.to_id();
+            host_id = Owner::this()?.to_id(&config.name);
         }
         let machine = machine.with_engine(config.engine).map_err(|e| bad_configuration(e.message()))?;
         let shared = Arc::new(Shared {

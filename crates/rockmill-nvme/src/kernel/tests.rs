@@ -107,7 +107,11 @@ fn what_the_kernel_lacks_is_named() {
 #[test]
 fn an_owner_is_known_by_its_id() {
     let this = Owner::this().unwrap();
-    assert_eq!(Owner::parse(&id_text(this.to_id())), Some(this));
+    assert_eq!(Owner::parse(&id_text(this.to_id(HOST))), Some(this));
+    // A second host of this process.
+    let other = this.to_id("nqn.2026-11.rockmill:other");
+    assert_eq!(Owner::parse(&id_text(other)), Some(this));
+    assert_ne!(other, this.to_id(HOST));
     assert!(!this.is_gone());
     assert!(Owner { began: this.began - 1, ..this }.is_gone(), "the number was another process's before");
     assert!(Owner { process: 0x7fff_ffff, ..this }.is_gone());
@@ -127,12 +131,12 @@ fn only_what_a_process_that_is_gone_has_left_is_removed() {
     let this = Owner::this().unwrap();
     let gone = Owner { began: this.began - 1, ..this };
     let elsewhere = Owner { namespace: 1, ..gone };
-    machine.controller("nvme0", &format!("{JOB}1:1"), HOST, gone.to_id());
-    machine.controller("nvme1", &format!("{JOB}2:1"), HOST, this.to_id());
-    machine.controller("nvme2", &format!("{JOB}3:1"), HOST, elsewhere.to_id());
-    machine.controller("nvme3", "nqn.2026-11.example:disk", HOST, gone.to_id());
-    machine.controller("nvme4", &format!("{JOB}4:1"), "nqn.2026-11.rockmill:other", gone.to_id());
-    machine.controller("nvme5", &format!("{JOB}5:1"), HOST, gone.to_id());
+    machine.controller("nvme0", &format!("{JOB}1:1"), HOST, gone.to_id(HOST));
+    machine.controller("nvme1", &format!("{JOB}2:1"), HOST, this.to_id(HOST));
+    machine.controller("nvme2", &format!("{JOB}3:1"), HOST, elsewhere.to_id(HOST));
+    machine.controller("nvme3", "nqn.2026-11.example:disk", HOST, gone.to_id(HOST));
+    machine.controller("nvme4", &format!("{JOB}4:1"), "nqn.2026-11.rockmill:other", gone.to_id(HOST));
+    machine.controller("nvme5", &format!("{JOB}5:1"), HOST, gone.to_id(HOST));
     // A disk of the machine itself says nothing of a host.
     machine.put("sys/class/nvme/nvme6/model", "disk");
     let mut removed = machine.kernel().remove_leftovers(HOST, JOB).unwrap();
