@@ -84,7 +84,7 @@
 //!
 //! # Not implemented yet
 //!
-//! - TLS with SHA-384, and with keys derived during authentication ("secure channel concatenation").
+//! - TLS with keys derived during authentication ("secure channel concatenation").
 //! - A host that reads in the discovery log that an entry requires TLS does not use TLS by itself.
 //! - Sockets through io_uring: measured, and not worth it (`docs/notebook/offload.md`).
 //! - The Disconnect command, Reservations, Dataset Management, Compare, Write Uncorrectable, Verify, fused commands.
@@ -97,7 +97,7 @@
 //! - More than one R2T of a command at once: the host says so (MAXR2T), and the target never asks for more.
 //! - Tests with other implementations, except Wireshark's dissector and, in part, the Linux kernel's and nvme-cli:
 //!   `docs/offload.md` has the results.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod auth;
 mod bytes;

@@ -101,9 +101,21 @@ impl TlsKey {
     /// # Errors
     /// The source of randomness fails.
     pub fn generate(random: &dyn Random) -> Result<Self, AuthError> {
-        let mut key = vec![0; Hash::Sha256.bytes()];
+        Self::generate_for(Hash::Sha256, random)
+    }
+
+    /// Generates a new key for SHA-384, which makes connections use AES with keys of 256 bits.
+    ///
+    /// # Errors
+    /// The source of randomness fails.
+    pub fn generate_sha384(random: &dyn Random) -> Result<Self, AuthError> {
+        Self::generate_for(Hash::Sha384, random)
+    }
+
+    fn generate_for(hash: Hash, random: &dyn Random) -> Result<Self, AuthError> {
+        let mut key = vec![0; hash.bytes()];
         random.fill(&mut key).map_err(|_| AuthError::Random)?;
-        Ok(Self { key, hash: Some(Hash::Sha256) })
+        Ok(Self { key, hash: Some(hash) })
     }
 
     /// The text form. Keep it secret: anyone who has it can act as either side.
@@ -316,8 +328,10 @@ mod tests {
             let e = TlsKey::parse(text).unwrap_err().to_string();
             assert!(e.contains(says) && !e.contains("VRLb"), "{text}: {e}");
         }
+        let long = TlsKey::generate_sha384(&SystemRandom).unwrap();
+        assert_eq!((TlsKey::parse(&long.to_text()).unwrap(), long.hash()), (long, Hash::Sha384));
         let key = TlsKey::generate(&SystemRandom).unwrap();
-        assert_eq!(TlsKey::parse(&key.to_text()).unwrap(), key);
+        assert_eq!((TlsKey::parse(&key.to_text()).unwrap(), key.hash()), (key.clone(), Hash::Sha256));
         assert!(key != TlsKey::generate(&SystemRandom).unwrap());
         let shown = format!("{key:?} {:?}", key.psk("a", "b"));
         assert!(!shown.contains(&hex(&key.key)) && !shown.contains(&format!("{:?}", key.key)), "{shown}");

@@ -3,8 +3,10 @@
 
 mod common;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -13,13 +15,15 @@ use std::time::{Duration, Instant};
 use common::{BLOCK, Bench, NQN, pattern};
 use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslStream, SslVerifyMode, SslVersion};
 use rockmill_io::{Clock, SystemClock};
-use rockmill_nvme::auth::SystemRandom;
+use rockmill_nvme::auth::{Hash, SystemRandom};
 use rockmill_nvme::fabrics::DISCOVERY_NQN;
 use rockmill_nvme::initiator::{HostConfig, HostError};
 use rockmill_nvme::psk::{Derivation, Psk, TlsKey};
 use rockmill_nvme::status::Status;
 use rockmill_nvme::target::TargetConfig;
 use rockmill_nvme::tcp::{ClientTls, ServerConfig, ServerTls, Stream, TcpHost, TcpServer};
+use rockmill_skip::{Needs, skip};
+use tempfile::TempDir;
 
 const HOST: &str = "nqn.2026-11.test:host";
 
@@ -35,6 +39,13 @@ fn key() -> TlsKey {
     TlsKey::generate(&SystemRandom).unwrap()
 }
 
+fn key_of(hash: Hash) -> TlsKey {
+    match hash {
+        Hash::Sha256 => key(),
+        _ => TlsKey::generate_sha384(&SystemRandom).unwrap(),
+    }
+}
+
 struct Served {
     bench: Bench,
     server: TcpServer,
@@ -42,7 +53,10 @@ struct Served {
 }
 
 fn served(bench: Bench) -> Served {
-    let key = key();
+    served_with(bench, key())
+}
+
+fn served_with(bench: Bench, key: TlsKey) -> Served {
     let tls = ServerTls::new(vec![key.psk(HOST, NQN)]).unwrap();
     let target = Arc::clone(&bench.target);
     let server = TcpServer::start_with(listener(), target, ServerConfig::default(), Some(tls), clock()).unwrap();
@@ -580,12 +594,226 @@ fn a_write_that_waited_goes_on_where_it_was() {
 }
 
 #[test]
-fn keys_that_openssl_cannot_use_are_refused() {
-    let long =
-        TlsKey::parse("NVMeTLSkey-1:02:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwP/w0S89ELi3W2LxIcLXVsDn8kXZQ==:");
-    let e = ClientTls::new(&long.unwrap().psk(HOST, NQN)).unwrap_err();
-    assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("SHA-384"), "{e}");
-    let e = ServerTls::new(vec![key().psk(&"h".repeat(120), &"s".repeat(120))]).unwrap_err();
-    assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("too long"), "{e}");
+fn names_that_are_too_long_are_refused() {
+    for hash in [Hash::Sha256, Hash::Sha384] {
+        let e = ServerTls::new(vec![key_of(hash).psk(&"h".repeat(120), &"s".repeat(120))]).unwrap_err();
+        assert!(e.kind() == ErrorKind::InvalidInput && e.to_string().contains("too long"), "{e}");
+        ClientTls::new(&key_of(hash).psk(&"h".repeat(80), &"s".repeat(80))).unwrap();
+    }
     ClientTls::new(&key().psk(&"h".repeat(100), &"s".repeat(100))).unwrap();
+}
+
+const HASHES: [(Hash, &str); 2] = [(Hash::Sha256, "TLS_AES_128_GCM_SHA256"), (Hash::Sha384, "TLS_AES_256_GCM_SHA384")];
+
+/// What a connection to the target must be able to do.
+fn use_it(host: &TcpHost, seed: u64) {
+    let disk = host.admin(|admin| admin.namespace(1)).unwrap();
+    let mut io = host.io_queue(1).unwrap();
+    let data = pattern(seed, 2048 * BLOCK);
+    io.write(&disk, 0, &data, false).unwrap();
+    let mut back = vec![0; data.len()];
+    io.read(&disk, 0, &mut back).unwrap();
+    assert!(back == data);
+}
+
+/// A target knows keys of both hashes for the same names, in any order.
+#[test]
+fn keys_of_both_hashes_work_with_one_target() {
+    let keys = HASHES.map(|(hash, _)| key_of(hash));
+    let mut psks = keys.clone().map(|key| key.psk(HOST, NQN));
+    for _ in 0..2 {
+        psks.reverse();
+        let bench = Bench::new();
+        let tls = ServerTls::new(psks.to_vec()).unwrap();
+        let target = Arc::clone(&bench.target);
+        let server = TcpServer::start_with(listener(), target, ServerConfig::default(), Some(tls), clock()).unwrap();
+        for (i, psk) in psks.iter().enumerate() {
+            let tls = ClientTls::new(psk).unwrap();
+            let host = TcpHost::connect_with(server.address(), bench.host.clone(), Some(tls), clock()).unwrap();
+            use_it(&host, i as u64);
+        }
+        // A client that prefers the other suite, and names a key that is not for it.
+        let short = psks.iter().find(|psk| psk.hash() == Hash::Sha256).unwrap();
+        let stream = client(server.address(), |context| {
+            context.set_ciphersuites("TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256").unwrap();
+            with_psk(context, short.identity().to_owned(), short.key().to_vec());
+        });
+        assert_eq!(stream.unwrap().ssl().current_cipher().unwrap().name(), "TLS_AES_128_GCM_SHA256");
+    }
+}
+
+#[test]
+fn a_key_of_one_hash_does_not_get_in_where_another_is_known() {
+    for (known, _) in HASHES {
+        let served = served_with(Bench::new(), key_of(known));
+        for (offered, _) in HASHES {
+            let psk = key_of(offered).psk(HOST, NQN);
+            let got = served.connect(served.server.address(), Some(&psk));
+            is_io(got, ErrorKind::PermissionDenied, "not know this key");
+        }
+        assert_eq!(served.bench.target.controllers(), 0);
+        use_it(&served.host(served.server.address()), 1);
+    }
+}
+
+#[test]
+fn every_derivation_works_with_sha384() {
+    let key = key_of(Hash::Sha384);
+    for theirs in Derivation::ALL {
+        for ours in Derivation::ALL {
+            let bench = Bench::new();
+            let tls = ServerTls::new(vec![key.psk_by(ours, HOST, NQN), self::key().psk_by(ours, HOST, NQN)]).unwrap();
+            let target = Arc::clone(&bench.target);
+            let config = ServerConfig::default();
+            let server = TcpServer::start_with(listener(), target, config, Some(tls), clock()).unwrap();
+            let tls = ClientTls::new(&key.psk_by(theirs, HOST, NQN)).unwrap();
+            let got = TcpHost::connect_with(server.address(), bench.host.clone(), Some(tls), clock());
+            assert_eq!(got.is_ok(), theirs == ours, "{theirs:?} and {ours:?}");
+        }
+    }
+}
+
+/// OpenSSL's own programs, with a key in the form that they take for any hash: a session in a file.
+struct Programs {
+    openssl: PathBuf,
+    place: TempDir,
+}
+
+impl Programs {
+    fn find(test: &str) -> Option<Self> {
+        let openssl = rockmill_skip::program("openssl", Needs::OpenSsl).map_err(|missing| skip(test, &missing)).ok()?;
+        Some(Self { openssl, place: tempfile::tempdir().unwrap() })
+    }
+
+    /// `openssl s_client` or `s_server`.
+    fn run(&self, name: &str, hash: Hash, identity: &str, key: &[u8], more: &[&str]) -> Command {
+        // SSL_SESSION in DER: version 1; TLS 1.3; the suite; no session ID; the key; it expires after two hours.
+        let mut fields = vec![2, 1, 1, 2, 2, 3, 4, 4, 2, 0x13, if hash == Hash::Sha256 { 1 } else { 2 }, 4, 0];
+        fields.extend([4, key.len() as u8]);
+        fields.extend_from_slice(key);
+        fields.extend([0xa2, 4, 2, 2, 0x1c, 0x20]);
+        let der = [&[0x30, fields.len() as u8], &fields[..]].concat();
+        let text = openssl::base64::encode_block(&der);
+        let form = "SSL SESSION PARAMETERS";
+        let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+        let file = self.place.path().join(format!("{name}-{}", fastrand::u64(..)));
+        std::fs::write(&file, format!("-----BEGIN {form}-----\n{}\n-----END {form}-----\n", lines.join("\n"))).unwrap();
+        let mut command = Command::new(&self.openssl);
+        command.args([name, "-tls1_3", "-psk_identity", identity, "-psk_session"]).arg(file).args(more);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// What `openssl s_client` says.
+    fn client(&self, to: SocketAddr, hash: Hash, identity: &str, key: &[u8], more: &[&str]) -> String {
+        let to = to.to_string();
+        let mut command = self.run("s_client", hash, identity, key, &[&["-connect", &to], more].concat());
+        let done = command.stdin(Stdio::null()).output().unwrap();
+        format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr))
+    }
+}
+
+/// `openssl s_server`; ends when it is dropped.
+struct OtherServer {
+    program: Child,
+    address: String,
+    /// Kept, since the program would be killed by a write to nobody.
+    _said: BufReader<ChildStdout>,
+}
+
+impl OtherServer {
+    fn start(mut command: Command) -> Self {
+        let mut program = command.args(["-nocert", "-accept", "127.0.0.1:0"]).stdin(Stdio::piped()).spawn().unwrap();
+        let (mut said, mut line) = (BufReader::new(program.stdout.take().unwrap()), String::new());
+        while !line.starts_with("ACCEPT ") {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "openssl s_server has ended");
+        }
+        let address = line.trim_start_matches("ACCEPT ").trim().to_owned();
+        Self { program, address, _said: said }
+    }
+}
+
+impl Drop for OtherServer {
+    fn drop(&mut self) {
+        let _ = self.program.kill();
+        let _ = self.program.wait();
+    }
+}
+
+/// Accepts one connection with these keys, and tells how that went.
+fn accepting(psks: Vec<Psk>) -> (SocketAddr, thread::JoinHandle<io::Result<Stream>>) {
+    let listener = listener();
+    let address = listener.local_addr().unwrap();
+    let tls = ServerTls::new(psks).unwrap();
+    let accepts = move || {
+        let socket = listener.accept().unwrap().0;
+        tls.accept(socket, &[], Duration::from_secs(20), &|| false, &clock())
+    };
+    (address, thread::spawn(accepts))
+}
+
+#[test]
+fn openssl_s_client_gets_the_suite_of_its_key() {
+    let Some(programs) = Programs::find("openssl_s_client_gets_the_suite_of_its_key") else { return };
+    let psks = HASHES.map(|(hash, _)| key_of(hash).psk(HOST, NQN));
+    for ((hash, suite), psk) in HASHES.into_iter().zip(&psks) {
+        let go = |identity: &str, key: &[u8], more: &[&str]| {
+            let (address, accepts) = accepting(psks.to_vec());
+            let said = programs.client(address, hash, identity, key, more);
+            (said, accepts.join().unwrap())
+        };
+        // The suites that it has, each of both preferred, and the right one alone.
+        let [a, b] = HASHES.map(|(_, suite)| suite);
+        for suites in [None, Some(format!("{a}:{b}")), Some(format!("{b}:{a}")), Some(suite.to_owned())] {
+            let more: Vec<&str> = suites.iter().flat_map(|suites| ["-ciphersuites", suites]).collect();
+            let (said, accepted) = go(psk.identity(), psk.key(), &more);
+            assert!(said.contains(&format!("Reused, TLSv1.3, Cipher is {suite}")), "{suites:?}: {said}");
+            assert!(said.contains("no peer certificate available"), "{said}");
+            assert_eq!(accepted.unwrap().host(), Some(HOST));
+        }
+        let refused = |identity: &str, key: &[u8], more: &[&str], says: &str| {
+            let (said, accepted) = go(identity, key, more);
+            assert!(!said.contains("Reused") && said.contains("alert"), "{says}: {said}");
+            let e = accepted.unwrap_err();
+            assert!(e.kind() == ErrorKind::PermissionDenied && e.to_string().contains(says), "{says}: {e}");
+        };
+        let wrong = vec![7; psk.key().len()];
+        refused(psk.identity(), &wrong, &[], "its key for TLS is another");
+        refused(key_of(hash).psk(HOST, NQN).identity(), psk.key(), &[], "no key for TLS that is known here");
+        // The other hash's identity, with this key: the identity chooses the hash, and the client has another one.
+        let other = psks.iter().find(|psk| psk.hash() != hash).unwrap();
+        refused(other.identity(), psk.key(), &["-ciphersuites", suite], "which its key for TLS needs");
+        refused(other.identity(), psk.key(), &[], "its key for TLS is another");
+        let other_suite = HASHES.iter().find(|(_, other)| *other != suite).unwrap().1;
+        refused(psk.identity(), psk.key(), &["-ciphersuites", other_suite], suite);
+    }
+}
+
+#[test]
+fn our_side_connects_to_openssl_s_server() {
+    let Some(programs) = Programs::find("our_side_connects_to_openssl_s_server") else { return };
+    for (hash, suite) in HASHES {
+        let psk = key_of(hash).psk(HOST, NQN);
+        let other = HASHES.iter().find(|(other, _)| *other != hash).unwrap().1;
+        let connect = |identity: &str, key: &[u8], more: &[&str]| {
+            let server = OtherServer::start(programs.run("s_server", hash, identity, key, more));
+            let socket = TcpStream::connect(&server.address).unwrap();
+            let tls = ClientTls::new(&psk).unwrap();
+            tls.connect(socket, Duration::from_secs(20), &|| false, &clock()).map(drop)
+        };
+        for more in [&[][..], &["-ciphersuites", suite]] {
+            connect(psk.identity(), psk.key(), more).unwrap();
+        }
+        // A group of the server's that the first ClientHello has no share of: a HelloRetryRequest.
+        connect(psk.identity(), psk.key(), &["-groups", "P-384"]).unwrap();
+        for (what, got, says) in [
+            ("another key", connect(psk.identity(), &vec![7; psk.key().len()], &[]), "has another key"),
+            ("another identity", connect("other", psk.key(), &[]), "not know this key"),
+            ("another suite", connect(psk.identity(), psk.key(), &["-ciphersuites", other]), "or not its cipher suite"),
+        ] {
+            let e = got.expect_err(what);
+            assert!(e.kind() == ErrorKind::PermissionDenied && e.to_string().contains(says), "{what}: {e}");
+        }
+    }
 }

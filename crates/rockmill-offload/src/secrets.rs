@@ -12,7 +12,8 @@ use crate::{bad_configuration, check_name};
 
 /// The word before one's own secret.
 const OWN: &str = "self";
-/// Bytes of a name with TLS: two of them, and what the name of a job's subsystem has, are the identity of a key.
+/// Bytes of a name with TLS. The identity of a key has two of them, or one and the name of a job's subsystem, which is
+/// shorter; with a key for SHA-384 these are exactly the 255 bytes that an identity may have.
 const TLS_NAME_BYTES_MAX: usize = 90;
 
 /// One's own secret, and those of the peers by their names. Each side always proves that it knows its secret, on the
@@ -53,7 +54,7 @@ impl Secrets {
     /// With these keys of TLS, by the names of the peers. None at all is without TLS.
     ///
     /// # Errors
-    /// A peer has none and another one does, a key is no peer's or not for SHA-256, or a name is too long for TLS.
+    /// A peer has none and another one does, a key is no peer's, or a name is too long for TLS.
     pub fn with_tls(self, keys: BTreeMap<String, TlsKey>) -> Result<Self, String> {
         if let Some(name) = keys.keys().find(|name| !self.peers.contains_key(*name)) {
             return Err(format!("a key for TLS of {name:?}, which is no peer"));
@@ -61,11 +62,6 @@ impl Secrets {
         let lacks = self.peers.keys().find(|name| !keys.contains_key(*name));
         if let Some(name) = lacks.filter(|_| !keys.is_empty()) {
             return Err(format!("{name:?} has no key for TLS, and another peer has one: all have one, or none has"));
-        }
-        if let Some((name, _)) = keys.iter().find(|(_, key)| key.hash() != Hash::Sha256) {
-            return Err(format!(
-                "the key for TLS of {name:?} is for SHA-384, and only SHA-256 works: nvme gen-tls-key --hmac=1"
-            ));
         }
         keys.keys().try_for_each(|name| check_tls_name(name))?;
         Ok(Self { tls: keys, ..self })

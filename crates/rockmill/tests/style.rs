@@ -37,6 +37,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/rockmill-io/src/ring/kernel.rs",
     "crates/rockmill-kernel/src/sys.rs",
     "crates/rockmill-kernel/src/sys/",
+    "crates/rockmill-nvme/src/tcp/tls/psk_session.rs",
     "crates/rockmill-phash/src/simd.rs",
     "crates/rockmill-rocksdb/src/ffi.rs",
     "crates/rockmill-rocksdb/src/store.rs",

@@ -1,18 +1,17 @@
-//! TLS 1.3 with a pre-shared key, by OpenSSL: one version, one cipher suite, always with a Diffie-Hellman exchange, and
-//! no certificates, tickets or early data.
+//! TLS 1.3 with a pre-shared key, by OpenSSL: one version, one cipher suite for a key, always with a Diffie-Hellman
+//! exchange, and no certificates, tickets or early data.
 //!
 //! OpenSSL sees no socket: it takes what was received from a buffer and leaves what is to be sent in another one. So
 //! this module controls time limits, the end of connections and the memory used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use openssl::error::ErrorStack;
-use openssl::ex_data::Index;
 use openssl::ssl::{
     ErrorCode, Ssl, SslContext, SslContextBuilder, SslMethod, SslOptions, SslSessionCacheMode, SslStream,
     SslVerifyMode, SslVersion,
@@ -21,13 +20,15 @@ use rockmill_io::Clock;
 
 use super::host::waits;
 use super::stream::Stream;
-use crate::auth::Hash;
 use crate::psk::Psk;
 
-/// The cipher suite that every NVMe/TCP implementation with TLS has, and the only one for which OpenSSL accepts such
-/// keys.
-const CIPHER_SUITE: &str = "TLS_AES_128_GCM_SHA256";
-/// Longest identity in bytes: OpenSSL has room for this many and a terminating zero.
+#[allow(unsafe_code, reason = "functions of OpenSSL that the crate openssl does not have")]
+mod psk_session;
+
+use psk_session::Suite;
+
+/// Longest identity in bytes. Many peers have room for this many and a terminating zero, as OpenSSL's own callbacks do,
+/// and some ways to derive a key have one byte for its length.
 const IDENTITY_BYTES_MAX: usize = 255;
 /// Bytes of one receive.
 const RECEIVE_BYTES: usize = 64 << 10;
@@ -115,41 +116,37 @@ pub(super) struct Session {
     clock: Arc<dyn Clock>,
     /// The caller's bytes that are encrypted, but not yet all sent.
     owed: usize,
-    names: Option<Names>,
-}
-
-/// Whom a key is for, on the controller's side.
-#[derive(Clone, Debug)]
-struct Names {
-    host: String,
-    subsystem: String,
+    /// On the controller's side: the key that the peer names.
+    key: Option<Arc<Psk>>,
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("names", &self.names).finish_non_exhaustive()
+        f.debug_struct("Session").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
 impl Session {
-    /// Creates a session whose peer has already sent `received`.
-    fn new(context: &SslContext, accepts: bool, received: &[u8], clock: &Arc<dyn Clock>) -> io::Result<Self> {
+    /// Creates a session that offers this key, or else waits for a peer that names one, and whose peer has already sent
+    /// `received`.
+    fn new(context: &SslContext, psk: Option<&Arc<Psk>>, received: &[u8], clock: &Arc<dyn Clock>) -> io::Result<Self> {
         let mut ssl = Ssl::new(context)?;
-        if accepts {
-            ssl.set_accept_state();
-        } else {
+        if let Some(psk) = psk {
+            psk_session::offer(&mut ssl, psk)?;
             ssl.set_connect_state();
+        } else {
+            ssl.set_accept_state();
         }
         let buffers = Buffers { incoming: received.to_vec(), filled: received.len(), ..Buffers::default() };
-        Ok(Self { ssl: SslStream::new(ssl, buffers)?, clock: Arc::clone(clock), owed: 0, names: None })
+        Ok(Self { ssl: SslStream::new(ssl, buffers)?, clock: Arc::clone(clock), owed: 0, key: None })
     }
 
     pub fn host(&self) -> Option<&str> {
-        self.names.as_ref().map(|names| names.host.as_str())
+        self.key.as_ref().map(|psk| psk.host())
     }
 
     pub fn subsystem(&self) -> Option<&str> {
-        self.names.as_ref().map(|names| names.subsystem.as_str())
+        self.key.as_ref().map(|psk| psk.subsystem())
     }
 
     fn now(&self) -> Duration {
@@ -188,11 +185,13 @@ impl Session {
         }
     }
 
-    /// Whatever was negotiated: without the key, the peer is not authenticated.
+    /// Whatever was negotiated: without the key and its cipher suite, the peer is not authenticated.
     fn check(&self) -> io::Result<()> {
         let ssl = self.ssl.ssl();
+        let suite = psk_session::chosen(ssl).map(|chosen| chosen.suite().name());
         let is_good = ssl.version2() == Some(SslVersion::TLS1_3) && ssl.session_reused();
-        match is_good && ssl.peer_certificate().is_none() {
+        let has_suite = suite.is_some() && ssl.current_cipher().map(|cipher| cipher.name()) == suite;
+        match is_good && has_suite && ssl.peer_certificate().is_none() {
             true => Ok(()),
             false => Err(refused("TLS without the pre-shared key")),
         }
@@ -269,8 +268,11 @@ fn failure(e: &openssl::ssl::Error) -> io::Error {
     let first = e.ssl_error().and_then(|stack| stack.errors().first());
     let reason = first.and_then(|e| e.reason()).unwrap_or("the connection ended").to_owned();
     match first.map(|e| e.reason_code()) {
-        // The alerts for: an unknown key and no certificate; a different key; no key at all, as a worker sends it.
-        Some(code) if code == ALERT + 40 => refused(format!("the peer does not know this key for TLS ({reason})")),
+        // The alerts for: an unknown key and no certificate, or no cipher suite in common; a different key; no key at
+        // all, as a worker sends it.
+        Some(code) if code == ALERT + 40 => {
+            refused(format!("the peer does not know this key for TLS, or not its cipher suite ({reason})"))
+        }
         Some(code) if code == ALERT + 47 => refused(format!("the peer has another key for TLS ({reason})")),
         Some(code) if code == ALERT + 49 => refused(format!("the peer has no key for TLS ({reason})")),
         Some(code) if code > ALERT => refused(format!("the peer ends TLS: {reason}")),
@@ -281,24 +283,23 @@ fn failure(e: &openssl::ssl::Error) -> io::Error {
     }
 }
 
-/// Refuses a key that OpenSSL cannot use.
+/// Refuses a key whose identity is too long.
 fn check_key(psk: &Psk) -> io::Result<()> {
-    let bad = |what: String| Err(io::Error::new(ErrorKind::InvalidInput, what));
-    if psk.hash() != Hash::Sha256 {
-        return bad("a key for TLS with SHA-384: only those with SHA-256 work (nvme gen-tls-key --hmac=1)".to_owned());
-    }
-    if psk.identity().len() > IDENTITY_BYTES_MAX {
-        return bad(format!("names that are too long for TLS, {} bytes together", psk.identity().len()));
+    let len = psk.identity().len();
+    if len > IDENTITY_BYTES_MAX {
+        let what = format!("names that are too long for TLS, {len} bytes together");
+        return Err(io::Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(())
 }
 
-/// What both sides have in common.
-fn context() -> Result<SslContextBuilder, ErrorStack> {
+/// What both sides have in common, with the cipher suites of these keys.
+fn context<'a>(psks: impl Iterator<Item = &'a Arc<Psk>>) -> Result<SslContextBuilder, ErrorStack> {
+    let suites: BTreeSet<&str> = psks.map(|psk| Suite::of(psk.hash()).name()).collect();
     let mut context = SslContext::builder(SslMethod::tls())?;
     context.set_min_proto_version(Some(SslVersion::TLS1_3))?;
     context.set_max_proto_version(Some(SslVersion::TLS1_3))?;
-    context.set_ciphersuites(CIPHER_SUITE)?;
+    context.set_ciphersuites(&suites.into_iter().collect::<Vec<_>>().join(":"))?;
     // Each connection proves the key anew.
     context.set_session_cache_mode(SslSessionCacheMode::OFF);
     context.set_options(SslOptions::NO_TICKET);
@@ -306,20 +307,12 @@ fn context() -> Result<SslContextBuilder, ErrorStack> {
     Ok(context)
 }
 
-/// Copies a key into OpenSSL's buffer. Returns its length, or 0 if there is no room, which means no key.
-fn give(key: &[u8], into: &mut [u8]) -> usize {
-    match into.get_mut(..key.len()) {
-        Some(place) => {
-            place.copy_from_slice(key);
-            key.len()
-        }
-        None => 0,
-    }
-}
-
 /// TLS of the connecting side: a host in NVMe/TCP.
 #[derive(Clone)]
-pub struct ClientTls(SslContext);
+pub struct ClientTls {
+    context: SslContext,
+    psk: Arc<Psk>,
+}
 
 impl fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -328,28 +321,18 @@ impl fmt::Debug for ClientTls {
 }
 
 impl ClientTls {
-    /// Uses this key.
+    /// Uses this key, with the cipher suite of its hash: `TLS_AES_128_GCM_SHA256` or `TLS_AES_256_GCM_SHA384`.
     ///
     /// # Errors
-    /// The key is not for SHA-256, the names are too long, or OpenSSL fails.
+    /// The names are too long, or OpenSSL fails.
     pub fn new(psk: &Psk) -> io::Result<Self> {
         check_key(psk)?;
-        let mut context = context()?;
+        let psk = Arc::new(psk.clone());
+        let mut context = context(std::iter::once(&psk))?;
         // No certificate is trusted, so none is accepted.
         context.set_verify(SslVerifyMode::PEER);
-        let psk = psk.clone();
-        context.set_psk_client_callback(move |_, _, identity, key| {
-            let named = give(psk.identity().as_bytes(), identity);
-            // Ended by a zero.
-            match identity.get_mut(named) {
-                Some(end) if named > 0 => {
-                    *end = 0;
-                    Ok(give(psk.key(), key))
-                }
-                _ => Ok(0),
-            }
-        });
-        Ok(Self(context.build()))
+        psk_session::let_offer(&mut context);
+        Ok(Self { context: context.build(), psk })
     }
 
     /// Begins TLS on a connection that was just opened, and returns once the peer has proven that it knows the key.
@@ -364,21 +347,9 @@ impl ClientTls {
         is_stopped: &dyn Fn() -> bool,
         clock: &Arc<dyn Clock>,
     ) -> io::Result<Stream> {
-        let mut session = Session::new(&self.0, false, &[], clock)?;
+        let mut session = Session::new(&self.context, Some(&self.psk), &[], clock)?;
         session.shake_hands(&socket, limit, is_stopped)?;
         Ok(Stream::with(socket, session))
-    }
-}
-
-/// The index under which a session stores the names that its key is for.
-fn names_index() -> Result<Index<Ssl, Names>, ErrorStack> {
-    static INDEX: OnceLock<Index<Ssl, Names>> = OnceLock::new();
-    match INDEX.get() {
-        Some(index) => Ok(*index),
-        None => {
-            let made = Ssl::new_ex_index()?;
-            Ok(*INDEX.get_or_init(|| made))
-        }
     }
 }
 
@@ -393,28 +364,23 @@ impl fmt::Debug for ServerTls {
 }
 
 impl ServerTls {
-    /// Uses these keys: a host names the one that it has.
+    /// Uses these keys, of either hash: a host names the one that it has, and gets that key's cipher suite.
     ///
     /// # Errors
     /// As [`ClientTls::new`], and if two different keys have the same identity.
     pub fn new(psks: Vec<Psk>) -> io::Result<Self> {
-        let mut known: BTreeMap<Vec<u8>, Psk> = BTreeMap::new();
+        let mut known: BTreeMap<Vec<u8>, Arc<Psk>> = BTreeMap::new();
         for psk in psks {
             check_key(&psk)?;
-            let before = known.insert(psk.identity().as_bytes().to_vec(), psk.clone());
-            if before.is_some_and(|before| before != psk) {
+            let identity = psk.identity().as_bytes().to_vec();
+            if known.get(&identity).is_some_and(|before| **before != psk) {
                 let what = format!("two keys for TLS with the identity {:?}", psk.identity());
                 return Err(io::Error::new(ErrorKind::InvalidInput, what));
             }
+            known.insert(identity, Arc::new(psk));
         }
-        let index = names_index()?;
-        let mut context = context()?;
-        context.set_psk_server_callback(move |ssl, identity, key| {
-            let Some(psk) = identity.and_then(|identity| known.get(identity)) else { return Ok(0) };
-            let names = Names { host: psk.host().to_owned(), subsystem: psk.subsystem().to_owned() };
-            ssl.set_ex_data(index, names);
-            Ok(give(psk.key(), key))
-        });
+        let mut context = context(known.values())?;
+        psk_session::accept(&mut context, known)?;
         Ok(Self(context.build()))
     }
 
@@ -431,14 +397,22 @@ impl ServerTls {
         is_stopped: &dyn Fn() -> bool,
         clock: &Arc<dyn Clock>,
     ) -> io::Result<Stream> {
-        let mut session = Session::new(&self.0, true, received, clock)?;
+        let mut session = Session::new(&self.0, None, received, clock)?;
         let done = session.shake_hands(&socket, limit, is_stopped);
-        session.names = session.ssl.ssl().ex_data(names_index()?).cloned();
-        done.map_err(|e| match session.host() {
+        let chosen = psk_session::chosen(session.ssl.ssl()).cloned();
+        done.map_err(|e| match &chosen {
             _ if e.kind() != ErrorKind::InvalidData => e,
             None => refused(format!("the peer has no key for TLS that is known here ({e})")),
-            Some(host) => refused(format!("the peer says that it is {host:?}, and its key for TLS is another ({e})")),
+            Some(chosen) => {
+                let (host, suite) = (chosen.psk.host(), chosen.suite().name());
+                let what = match chosen.has_suite {
+                    true => "its key for TLS is another, or used with another hash".to_owned(),
+                    false => format!("does not offer {suite}, which its key for TLS needs"),
+                };
+                refused(format!("the peer says that it is {host:?}, and {what} ({e})"))
+            }
         })?;
+        session.key = chosen.map(|chosen| chosen.psk);
         Ok(Stream::with(socket, session))
     }
 }

@@ -81,6 +81,11 @@ impl Handshakes {
         String::from_utf8(out.stdout).unwrap().trim().to_owned()
     }
 
+    /// The kernel's keys, with their identities.
+    fn list(&self) -> String {
+        run(&self.keyctl, &["list", "%keyring:.nvme"])
+    }
+
     /// How many keys the kernel has.
     fn known(&self) -> usize {
         run(&self.keyctl, &["rlist", "%keyring:.nvme"]).split_whitespace().count()
@@ -232,6 +237,53 @@ fn nvme_cli_connects_to_all_that_we_serve_over_tls() {
     assert!(disk.read(0, data.len()) == data);
     drop(disk);
     assert!(run(&nvme, &["disconnect", "-n", NQN]).contains("disconnected 1 controller"));
+}
+
+/// nvme-cli makes a key for SHA-384, and both derive the same identity from it.
+#[test]
+fn our_side_has_the_identities_of_nvme_cli_for_sha384() {
+    const TEST: &str = "our_side_has_the_identities_of_nvme_cli_for_sha384";
+    let Some(_alone) = kernel(TEST) else { return };
+    let Some(handshakes) = Handshakes::begin(TEST) else { return };
+    let Some(nvme) = program(TEST, "nvme", Needs::NvmeCli) else { return };
+    let secret = run(&nvme, &["gen-tls-key", "--hmac=2"]);
+    let key = TlsKey::parse(secret.trim()).unwrap();
+    assert_eq!(key.hash(), Hash::Sha384);
+    for (version, derivations) in
+        [("0", [Derivation::V0, Derivation::OldV0]), ("1", [Derivation::V1, Derivation::OldV1])]
+    {
+        handshakes.forget();
+        run(&nvme, &["check-tls-key", "-d", secret.trim(), "-n", HOST, "-c", NQN, "-I", version, "--insert"]);
+        let (listed, ours) = (handshakes.list(), derivations.map(|d| key.psk_by(d, HOST, NQN).identity().to_owned()));
+        assert!(ours.iter().any(|identity| listed.contains(identity)), "{listed}{ours:?}");
+    }
+}
+
+/// For such a key `tlshd` offers the suite of SHA-384, but its GnuTLS proves the key with SHA-256. So there is no TLS
+/// with these keys, in either direction; keys for SHA-256 work beside them. If this fails because it connects, `tlshd`
+/// has learnt it: then the other tests here should have keys of both hashes.
+#[test]
+fn tlshd_has_no_keys_for_sha384() {
+    const TEST: &str = "tlshd_has_no_keys_for_sha384";
+    let Some(_alone) = kernel(TEST) else { return };
+    let Some(handshakes) = Handshakes::begin(TEST) else { return };
+    let (long, short) = (TlsKey::generate_sha384(&SystemRandom).unwrap(), key());
+    let psks = [long.psk(HOST, NQN), short.psk(HOST, NQN)];
+    let number = handshakes.tell(&psks[0]);
+    let served = Served::with_tls(TargetConfig::new(NQN), 512, server(&psks));
+    let said = KernelController::connect(&served.options(&format!(",nr_io_queues=1,tls,tls_key={number}")));
+    assert!(said.is_err(), "{said:?}");
+    assert_eq!(served.target.controllers(), 0);
+    let number = handshakes.tell(&psks[1]);
+    drop(served.connect(&format!(",nr_io_queues=1,tls,tls_key={number}")));
+
+    let subsystem = Subsystem::with(&[("addr_tsas", "tls1.3"), ("addr_treq", "required")]);
+    let host = kernel_target::config(SUBSYSTEM, QueueConfig::default()).host;
+    let psks = [&long, &short].map(|key| key.psk(&host, SUBSYSTEM));
+    psks.iter().for_each(|psk| drop(handshakes.tell(psk)));
+    let e = connect(Some(&psks[0]), SUBSYSTEM).unwrap_err();
+    assert!(matches!(e, HostError::Io(_)), "{e}");
+    use_it(&connect(Some(&psks[1]), SUBSYSTEM).unwrap(), &subsystem, 500);
 }
 
 fn connect(psk: Option<&Psk>, subsystem: &str) -> Result<TcpHost, HostError> {
