@@ -3,7 +3,8 @@
 //! | service | methods of [`JobHost`] |
 //! |---|---|
 //! | open inputs | `open_input`, `input_bytes`, `memtables` |
-//! | create outputs | `next_number`, `output_path`, `create_output`, `sync_outputs`, `remove_output`, `outputs_begin_again` |
+//! | create outputs | `next_number`, `output_path`, `create_output`, `sync_outputs`, `remove_output` |
+//! | replace outputs | `outputs_begin_again` |
 //! | stop | `cancelled` |
 //! | progress | `progress`, `output_done` |
 //! | the machine | `means`, `device` |
