@@ -4,6 +4,7 @@
 //! |---|---|
 //! | open inputs | `open_input`, `input_bytes`, `memtables` |
 //! | create outputs | `next_number`, `output_path`, `create_output`, `sync_outputs`, `remove_output` |
+//! | replace outputs | `outputs_begin_again` |
 //! | stop | `cancelled` |
 //! | progress | `progress`, `output_done` |
 //! | the machine | `means`, `device` |
@@ -89,6 +90,11 @@ pub(crate) trait JobHost: Send + Sync {
 
     /// Removes an output of a failed job, if it exists.
     fn remove_output(&self, number: u64);
+
+    /// Whether an output that was removed can be created and written once more, with the same number.
+    fn outputs_begin_again(&self) -> bool {
+        true
+    }
 
     /// Set when the job's output is no longer wanted: then the job ends early.
     fn cancelled(&self) -> &AtomicBool;

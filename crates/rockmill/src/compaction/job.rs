@@ -15,7 +15,7 @@
 use rockmill_format::edit::FileEntry;
 
 use super::describe::JobFamily;
-use super::engine::{self, Destination, PartEnd, PartJob, PartOutput, in_order};
+use super::engine::{self, Destination, PartEnd, PartEngine, PartJob, PartOutput, in_order};
 use super::merge::KeyPrefixes;
 use super::output::{Created, OutputFiles};
 use super::plan::JobPlan;
@@ -39,11 +39,16 @@ use crate::sync::thread;
 /// # Errors
 /// Whatever kept the job from being done. Nothing is left of it then.
 pub(crate) fn run(spec: &JobSpec, host: &dyn JobHost) -> Result<JobOutput> {
+    run_by(spec, host, in_order(host.means().db.merge_engine))
+}
+
+/// The same, where each part of a compaction is done by the first of these engines that can.
+fn run_by(spec: &JobSpec, host: &dyn JobHost, engines: &[&dyn PartEngine]) -> Result<JobOutput> {
     let clock = &*host.means().clock;
     let started = clock.monotonic_nanos();
     let files = OutputFiles::new(host, spec.reason, spec.leased_numbers());
     let done = match spec.reason {
-        TableFileCreationReason::Compaction => compact(spec, &files),
+        TableFileCreationReason::Compaction => compact(spec, &files, engines),
         TableFileCreationReason::Flush | TableFileCreationReason::Recovery => flush::flush(spec, &files),
     };
     let mut output = done.map_err(|e| e.context(spec.what()))?;
@@ -73,7 +78,7 @@ impl JobOutput {
     }
 }
 
-fn compact(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
+fn compact(spec: &JobSpec, files: &OutputFiles<'_>, engines: &[&dyn PartEngine]) -> Result<JobOutput> {
     let (host, means) = (files.host, files.host.means());
     let mut plan = JobPlan::new(spec, host)?;
     let (tombstones, dead) = Tombstones::gather(&mut plan, host)?;
@@ -89,7 +94,7 @@ fn compact(spec: &JobSpec, files: &OutputFiles<'_>) -> Result<JobOutput> {
         false => spec.parts_max.min(means.parallel_parts_max).clamp(1, plan.parts.len().max(1)),
     };
     let created: Vec<Created<'_>> = plan.parts.iter().map(|_| Created::new(files)).collect();
-    let done = run_parts(&plan, &tombstones, &created, threads).and_then(|parts| {
+    let done = run_parts(&plan, &tombstones, &created, threads, engines).and_then(|parts| {
         check_record_count(&plan, &parts, host)?;
         // Once, if there is a file.
         if parts.iter().any(|part| !part.tables.0.is_empty()) { host.sync_outputs().map(|()| parts) } else { Ok(parts) }
@@ -111,6 +116,7 @@ fn run_parts(
     tombstones: &Tombstones,
     created: &[Created<'_>],
     threads: usize,
+    engines: &[&dyn PartEngine],
 ) -> Result<Vec<PartOutput>> {
     // Set by the first part that fails, so that the others end early.
     let stop = AtomicBool::new(false);
@@ -123,7 +129,7 @@ fn run_parts(
             let i = next.fetch_add(1, Ordering::Relaxed);
             let Some(((part, created), done)) = plan.parts.get(i).zip(created.get(i)).zip(done.get(i)) else { return };
             let cpu = ThreadCpu::now();
-            match guarded("it", || run_part(plan, part, tombstones, created, &stop)) {
+            match guarded("it", || run_part(plan, part, tombstones, created, &stop, engines)) {
                 Ok(mut output) => {
                     output.cpu_micros += cpu.elapsed_micros();
                     *done.lock() = Some(output);
@@ -156,6 +162,7 @@ fn run_part(
     tombstones: &Tombstones,
     created: &Created<'_>,
     stop: &AtomicBool,
+    engines: &[&dyn PartEngine],
 ) -> Result<PartOutput> {
     let host = created.files.host;
     let means = host.means();
@@ -170,23 +177,47 @@ fn run_part(
         return engine::run_scans(output, prefixes, range, stop);
     }
     let map = SstMap::new(plan, part, host)?;
-    for engine in in_order(means.db.merge_engine) {
-        match engine.run(&PartJob { output, map: &map, prefixes, range, stop })? {
+    let mut handed_over = None;
+    for engine in engines {
+        // What began before has a part in it where it took room for outputs.
+        let with_reason = |e: Error| match &handed_over {
+            Some(why) if !host.outputs_begin_again() => e.context(why),
+            _ => e,
+        };
+        match engine.run(&PartJob { output, map: &map, prefixes, range, stop }).map_err(with_reason)? {
             PartEnd::Done(made) => {
                 means.engines.stats.count(engine.kind());
                 return Ok(made);
             }
             PartEnd::HandOver(reason) => {
+                let why = format!("a part that merge engine {} handed over ({reason})", engine.kind());
                 means.engines.stats.hand_over(engine.kind(), reason, &means.log);
-                // With `reproducible`, the next engine's tables must be those that any engine writes, with the same
-                // numbers; and no more numbers are set aside for the job than it needs.
-                if plan.output.reproducible || plan.leased { created.give_back() } else { created.remove() }
+                begin_again(plan, created).map_err(|e| e.context(&why))?;
+                handed_over = Some(why);
             }
             PartEnd::Missing => {}
         }
     }
     // `pread` is always available.
     Err(Error::new(ErrorKind::Aborted, "no merge engine did the part"))
+}
+
+/// Removes the tables of an engine that handed its part over.
+fn begin_again(plan: &JobPlan, created: &Created<'_>) -> Result<()> {
+    let reproducible = plan.output.reproducible;
+    match created.files.host.outputs_begin_again() {
+        // With `reproducible`, the next engine's tables must be those that any engine writes, with the same numbers;
+        // and no more numbers are set aside for the job than it needs.
+        true if reproducible || plan.leased => created.give_back(),
+        false if reproducible && !created.is_empty() => {
+            let what = "it cannot begin again: its tables must have the same numbers in each run (reproducible), and \
+                        the job's device takes each of them only once";
+            return Err(Error::not_supported(what));
+        }
+        // The next engine takes the next numbers, as far as they and the room reach.
+        _ => created.remove(),
+    }
+    Ok(())
 }
 
 /// Every entry that the tables' properties count must have been read: a merge that missed some would lose data.

@@ -99,6 +99,11 @@ impl<'a> Created<'a> {
         self.numbers.lock().drain(..).for_each(|number| self.files.host.remove_output(number));
     }
 
+    /// True until there is a file.
+    pub fn is_empty(&self) -> bool {
+        self.numbers.lock().is_empty()
+    }
+
     /// Removes the files of a part that another engine begins again; that engine gets their numbers.
     pub fn give_back(&self) {
         *self.given_back.lock() = self.numbers.lock().iter().copied().collect();

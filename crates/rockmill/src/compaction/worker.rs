@@ -17,6 +17,10 @@
 //! - One of the kernel's is a file ([`WorkerDevice::file`]), and each input and output a part of it. All engines are
 //!   the store's own. The kernel sends commands in any order, and an output takes writes only from front to back, so
 //!   each output has one write in flight.
+//!
+//! Neither takes an output twice. Where an engine hands a part over, the next one leaves the tables of the first alone,
+//! and takes the next numbers and their places (`outputs_begin_again`); the other machine removes what the result does
+//! not name.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -280,10 +284,20 @@ impl WorkerMachine {
     }
 
     fn try_run(&self, spec: &JobSpec, device: Arc<dyn WorkerDevice>, handle: &Arc<WorkerJob>) -> Result<JobOutput> {
+        job::run(spec, &self.host(spec, device, handle)?)
+    }
+
+    /// The host of a job.
+    pub(super) fn host(
+        &self,
+        spec: &JobSpec,
+        device: Arc<dyn WorkerDevice>,
+        handle: &Arc<WorkerJob>,
+    ) -> Result<DeviceHost> {
         let db = self.db_options();
         let objects = self.registry.objects(spec)?;
         let fs = Arc::clone(&self.files);
-        let host = DeviceHost {
+        Ok(DeviceHost {
             means: JobMeans {
                 engines: Arc::clone(&self.engines),
                 shutdown: Arc::clone(&self.shutdown),
@@ -299,8 +313,7 @@ impl WorkerMachine {
             places: spec.leased_numbers().into_iter().zip(spec.space.iter().copied()).collect(),
             open: Mutex::default(),
             handle: Arc::clone(handle),
-        };
-        job::run(spec, &host)
+        })
     }
 }
 
@@ -309,7 +322,7 @@ fn bytes_of(extents: &[Extent]) -> u64 {
 }
 
 /// The host of one job, which has a device and nothing else.
-struct DeviceHost {
+pub(super) struct DeviceHost {
     means: JobMeans,
     device: Arc<dyn WorkerDevice>,
     /// Where further files of inputs are, by path.
@@ -354,7 +367,9 @@ impl JobHost for DeviceHost {
     }
 
     fn next_number(&self) -> Result<u64> {
-        Err(Error::new(ErrorKind::Aborted, "no file number is left"))
+        let places = self.places.len();
+        let what = format!("the job needs more tables than the {places} that its device has room for");
+        Err(Error::new(ErrorKind::Aborted, what))
     }
 
     fn output_path(&self, number: u64) -> PathBuf {
@@ -389,7 +404,11 @@ impl JobHost for DeviceHost {
     }
 
     fn remove_output(&self, _: u64) {
-        // The other machine removes outputs: nothing that a failed job left counts.
+        // The other machine removes outputs: those that the result does not name.
+    }
+
+    fn outputs_begin_again(&self) -> bool {
+        false // the device takes each from front to back, once
     }
 
     fn cancelled(&self) -> &AtomicBool {

@@ -56,7 +56,7 @@ use uring::JobRings;
 pub(super) use uring::{RingUse, ring};
 
 /// One way to do a part of a job.
-pub(super) trait PartEngine {
+pub(super) trait PartEngine: Sync {
     /// Which it is.
     fn kind(&self) -> MergeEngine;
 
@@ -72,7 +72,7 @@ pub(super) enum PartEnd {
     /// The part is done.
     Done(PartOutput),
     /// Another engine has to start the part again, for this reason. The tables that this one wrote are in `created`.
-    #[cfg_attr(not(feature = "kernel"), expect(dead_code, reason = "the other engines do every part"))]
+    #[cfg_attr(not(any(feature = "kernel", test)), expect(dead_code, reason = "the other engines do every part"))]
     HandOver(String),
     /// The engine is not available, and nothing was begun. Why is in [`EngineStats`].
     Missing,

@@ -772,6 +772,7 @@ fn records_that_go_missing_are_noticed() {
 mod device;
 mod device_file;
 mod elsewhere;
+mod handed_over;
 mod helped;
 #[cfg(feature = "kernel")]
 mod in_kernel;

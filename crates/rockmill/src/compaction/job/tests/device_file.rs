@@ -148,3 +148,44 @@ fn the_engine_kernel_needs_a_file_of_the_kernel_s() {
         assert!(!e.message().is_empty());
     }
 }
+
+/// A key that is too long for the program, behind several tables: they stay where they are, unused, and the next engine
+/// takes the next places.
+#[cfg(feature = "kernel")]
+#[test]
+fn what_the_kernel_gives_up_on_a_device_is_done_with_the_next_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let test = "what_the_kernel_gives_up_on_a_device_is_done_with_the_next_numbers";
+    if !takes_direct_io(test, dir.path()) || !kernel_is_there() {
+        return;
+    }
+    let mut tree = in_kernel::empty(CfOptions { target_file_size_base: 40_000, ..small_options() });
+    for round in 0..2u64 {
+        let mut m = Model::default();
+        for i in 0..6000u64 {
+            let seq = 1 + round * 10_000 + i;
+            m.entries.push((format!("k{i:05}").into_bytes(), seq, ValueType::Value, seq.to_le_bytes().repeat(9)));
+        }
+        m.entries.push((vec![b'l'; 9000], 9000 + round * 10_000, ValueType::Value, b"v".to_vec()));
+        tree.flush(&[m]);
+    }
+    let spec = tree.spec(&in_kernel::whole_level(&tree));
+    let machine = machine(&tree.ctx.means.clock, 1).with_kernel_devices().with_engine(MergeEngine::Kernel).unwrap();
+    let worker = OnFile { machine, path: dir.path().join("device") };
+    let host = numbered(&tree.host());
+    let (there, _) = remote::run(&spec, &host, &worker).unwrap();
+    let parts = worker.machine.engine_parts();
+    assert_eq!((parts.kernel, parts.uring + parts.pread, parts.handed_over), (0, 1, 1), "{parts:?}");
+    let said = worker.machine.handed_over().unwrap_or_default();
+    assert!(said.contains("a key is longer"), "{said}");
+    // Where the first table would be is something else now.
+    let first = there.files[0].number;
+    assert!(first > 1 << 31, "the kernel wrote nothing: {first}");
+    let bytes = taken(&host, &there);
+    let next = AtomicU64::new(first);
+    let new_file_number = Arc::new(move || Ok(next.fetch_add(1, Ordering::Relaxed)));
+    let host = LocalHost { new_file_number, ..numbered(&tree.host()) };
+    let here = run(&spec, &host).unwrap();
+    assert_eq!(there.files, here.files);
+    assert!(bytes == taken(&host, &here), "other bytes");
+}

@@ -14,7 +14,7 @@ mod swap;
 
 pub(super) use own::register;
 
-fn empty(cf: CfOptions) -> Tree {
+pub(super) fn empty(cf: CfOptions) -> Tree {
     let fs = Arc::new(MemFileSystem::new());
     fs.create_dir(&PathBuf::from("/db"), true).unwrap();
     let mut ctx = context(fs, PathBuf::from("/db"));
@@ -49,7 +49,7 @@ fn mixed(rng: &mut fastrand::Rng, cf: CfOptions, files: usize, keys: u32) -> (Tr
 }
 
 /// All of L0 into L1, in one part.
-fn whole_level(tree: &Tree) -> Compaction {
+pub(super) fn whole_level(tree: &Tree) -> Compaction {
     let version = Arc::new(tree.version.clone());
     let none = RunningCompactions::new();
     let ManualPick::Pick(mut c, _) = manual::pick(&version, &tree.cf, &none, 0, 1, None, None, u64::MAX) else {
