@@ -157,6 +157,52 @@ fn each_engine_merges_on_devices_of_the_kernel() {
     }
 }
 
+/// A key that is too long for the program, behind several tables: what the program wrote stays unused, and the next
+/// engine takes the next places.
+#[test]
+fn what_the_program_hands_over_is_done_by_the_same_worker() {
+    const TEST: &str = "what_the_program_hands_over_is_done_by_the_same_worker";
+    let Some(_alone) = kernel(TEST) else { return };
+    for driver in [KernelDriver::Run, KernelDriver::Loop] {
+        if let Err(e) = probe_kernel_engine(driver) {
+            let needs = if driver == KernelDriver::Loop { Needs::KernelLoop } else { Needs::Kernel };
+            skip(TEST, &needs.because(e));
+            continue;
+        }
+        let s = Sandbox::new();
+        let worker = KernelWorker::start(s.dir.path(), &["--engine", "kernel", "--kernel-driver", driver.name()]);
+        let config = WorkersConfig {
+            input_bytes_min: 0,
+            ..WorkersConfig::new(vec![worker.worker.address.parse().expect("an address")])
+        };
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_disable_auto_compactions(true);
+        options.set_target_file_size_base(100_000);
+        options.set_compaction_workers(Workers::new(config, Arc::new(SystemClock::default())).expect("workers"));
+        let db = Db::open(&options, s.path("db")).expect("it opens");
+        for round in 0..2 {
+            for i in 0..5000 {
+                db.put(format!("key {i:06}"), format!("{round} {i}").repeat(10)).expect("a write");
+            }
+            db.put([b'l'; 9000], "too long").expect("a write");
+            db.flush().expect("a table");
+        }
+        let before = SlowJob::read(&db);
+        compact(&db);
+        let counters = db.counters();
+        assert_eq!((counters.compactions_elsewhere, counters.compactions_returned), (1, 0), "{driver}: {counters:?}");
+        assert!(SlowJob::read(&db) == before, "{driver}");
+        let parts = ["kernel", "handed_over"].map(|by| worker.metric(&format!("parts_{by}_total")));
+        assert_eq!(parts, [0, 1], "{driver}");
+        assert_eq!(controllers(), [], "{driver}");
+        drop(db);
+        s.ok(&["verify", "db"]);
+        let said = worker.kill();
+        assert!(said.contains("a key is longer"), "{driver}: {said}");
+    }
+}
+
 /// The kernel proves who it is with the worker's secret, and asks the store for its own.
 #[test]
 fn the_kernel_has_the_secrets_of_its_worker() {
