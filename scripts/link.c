@@ -2,8 +2,8 @@
    link NAMESPACE GBPS MICROSECONDS: makes a device `link0` here and one in NAMESPACE (a path, as of
    `ip netns`), says "ready", and moves packets between them until it is ended. Each direction has a thread and a wire of
    its own: a packet leaves when the wire is free, occupies it for as long as its bytes take at the rate, with the
-   frames, gaps and headers that it would have on Ethernet, and arrives the delay after that. Nothing is lost: where the
-   wire is behind, packets wait in the sender's queue, as before a network card.
+   frames, gaps and headers that it would have on Ethernet, and arrives the delay after that. Where the wire is behind,
+   packets wait in the sender's queue, as before a network card. They are lost only where the receiver has no room.
    The devices take packets of up to 64 KiB from TCP, which real cards would split (TSO). See scripts/link. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,8 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Bytes of a packet with the header of the device; packets that are between the two ends at most. At 25 Gb/s, 50 us are
-   156 KB: three large packets, or a hundred acknowledgements. */
+/* Bytes of a packet with the header of the device; packets that are between the two ends at most, which limits the rate
+   of small ones. At 25 Gb/s, 50 us are 156 KB: three large packets, or a hundred acknowledgements. */
 enum { PACKET_MAX = 65536 + 256, PACKETS_MAX = 1024 };
 /* How far the wire may be booked ahead. */
 enum { AHEAD_NANOS = 50000 };
@@ -109,7 +109,7 @@ static void *move(void *of) {
       if (p->bytes < 0 && errno != EAGAIN && errno != EIO) die("read");
     }
     int64_t next = count > 0 ? w->queue[first].due : INT64_MAX;
-    if (!room && busy_until - AHEAD_NANOS < next) next = busy_until - AHEAD_NANOS;
+    if (!room && count < PACKETS_MAX && busy_until - AHEAD_NANOS < next) next = busy_until - AHEAD_NANOS;
     int64_t wait = next == INT64_MAX ? 100000000 : next - now();
     if (wait <= 0) continue;
     struct timespec timeout = {wait / 1000000000, wait % 1000000000};
@@ -151,7 +151,7 @@ int main(int argc, char **argv) {
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
-  sigaddset(&ends, SIGINT);
+  /* Not Ctrl-C, which is for the command. */
   sigprocmask(SIG_BLOCK, &ends, NULL);
   int here = device();
   int other = open(argv[1], O_RDONLY | O_CLOEXEC);

@@ -7,7 +7,7 @@ use std::path::Path;
 /// Reads a text that nobody but its owner may read.
 ///
 /// # Errors
-/// The system's; of the kind `PermissionDenied`, without a number of the system, that others may read or change it.
+/// The system's errors; or `PermissionDenied` without an OS error number if others may read or change the file.
 pub fn read_private(path: &Path) -> io::Result<String> {
     if std::fs::metadata(path)?.permissions().mode() & 0o077 != 0 {
         let what = "others may read or change these secrets";

@@ -1,6 +1,6 @@
 //! The command line of `rockmill bench offload`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use rockmill::MergeEngine;
@@ -57,6 +57,9 @@ pub struct OffloadFlags {
     /// File for the results as JSON; empty for none.
     pub json: String,
 }
+
+/// Where a worker that is started listens by default.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Name, default, description.
 const FLAGS: [(&str, &str, &str); 18] = [
@@ -174,6 +177,9 @@ impl OffloadFlags {
         if self.tls && !self.worker.is_empty() {
             return bad("--tls is for the worker that is started here, without --worker".to_owned());
         }
+        if !self.worker.is_empty() && self.worker_listen != LISTEN {
+            return bad("--worker_listen is for the worker that is started here, without --worker".to_owned());
+        }
         if !self.worker_listen.ip().is_loopback() && !self.tls && !self.allow_unauthenticated {
             let at = self.worker_listen;
             return bad(format!("--worker_listen={at} is open to a network: add --tls=1 or --allow_unauthenticated=1"));
@@ -284,6 +290,7 @@ mod tests {
             ("--db=d --worker_engine=kernel", "auto, uring, pread"),
             ("--db=d --worker_engine=pread --worker=127.0.0.1:1", "--worker_engine"),
             ("--db=d --worker_listen=here", "--worker_listen"),
+            ("--db=d --worker_listen=10.0.0.2:0 --worker=127.0.0.1:1", "without --worker"),
             ("--db=d --worker_listen=0.0.0.0:0", "--allow_unauthenticated=1"),
             ("--db=d --json", "wants a value"),
             ("db", "begin with --"),

@@ -157,7 +157,7 @@ fn each_engine_merges_on_devices_of_the_kernel() {
     }
 }
 
-/// A key that is too long for the program, behind several tables: what the program wrote stays unused, and the next
+/// A key that is too long for the program, after several tables: what the program wrote stays unused, and the next
 /// engine takes the next places.
 #[test]
 fn what_the_program_hands_over_is_done_by_the_same_worker() {

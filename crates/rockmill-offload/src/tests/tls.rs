@@ -61,9 +61,9 @@ fn a_worker_over_tls_does_the_compactions_of_a_database() {
     assert_eq!(worker.counters().done, elsewhere);
 }
 
-/// Keys for SHA-384 in the files, beside one for SHA-256, and the longest names.
+/// Keys for SHA-384 in the files, with one for SHA-256, and the longest names.
 #[test]
-fn keys_for_sha384_work_beside_others() {
+fn keys_for_sha384_work_together_with_others() {
     let [own, of_worker] = [0; 2].map(|_| Secret::generate(None, &SystemRandom).unwrap());
     let [host, name] = ["h", "w"].map(|letter| letter.repeat(90));
     let long = TlsKey::generate_sha384(&SystemRandom).unwrap();

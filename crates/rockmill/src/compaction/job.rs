@@ -179,7 +179,7 @@ fn run_part(
     let map = SstMap::new(plan, part, host)?;
     let mut handed_over = None;
     for engine in engines {
-        // What began before has a part in it where it took room for outputs.
+        // On a device, tables of the earlier engine still use up numbers and room. Without them this one might succeed.
         let with_reason = |e: Error| match &handed_over {
             Some(why) if !host.outputs_begin_again() => e.context(why),
             _ => e,

@@ -125,7 +125,7 @@ fn pre_shared_key(ssl: &SslRef) -> &[u8] {
     if is_there != 1 || data.is_null() {
         return &[];
     }
-    // SAFETY: so many bytes of the ClientHello, which the connection owns until it goes on; that takes it mutably.
+    // SAFETY: `len` bytes of the ClientHello, which the connection owns until it goes on; that takes it mutably.
     unsafe { slice::from_raw_parts(data, len) }
 }
 
@@ -159,7 +159,7 @@ fn session(ssl: &SslRef, psk: &Psk) -> Option<SslSession> {
     // SAFETY: the connection lives, and a suite's code is the two bytes that OpenSSL reads. Suites are constants of
     // OpenSSL, so the pointer stays good; null is checked.
     let cipher = unsafe { SSL_CIPHER_find(ssl.as_ptr(), suite.code.as_ptr()) };
-    // SAFETY: the session lives and is ours alone; OpenSSL copies the key, which has so many bytes.
+    // SAFETY: the session lives and is ours alone; OpenSSL copies the key, whose length it gets.
     let is_done = !cipher.is_null()
         && unsafe {
             SSL_SESSION_set1_master_key(made, key.as_ptr(), key.len()) == 1
@@ -211,7 +211,7 @@ extern "C" fn find_session(
     if identity.is_null() {
         return 0;
     }
-    // SAFETY: OpenSSL calls this with its connection, and with so many bytes.
+    // SAFETY: OpenSSL calls this with its connection, and with an identity of this length.
     let (ssl, identity) = unsafe { (SslRef::from_ptr(ssl), slice::from_raw_parts(identity, identity_len)) };
     let found = match chosen(ssl).filter(|chosen| chosen.psk.identity().as_bytes() == identity) {
         None => ptr::null_mut(),

@@ -15,7 +15,7 @@ pub(crate) struct EngineStats {
     flushes: [AtomicU64; 3],
     /// What flushes read from logs.
     log_reads: Mutex<LogReadCounts>,
-    /// Parts that one engine began and another one finished.
+    /// Parts that an engine gave up, for another one to do.
     handed_over: AtomicU64,
     /// Why the last of them was handed over.
     reason: Mutex<Option<String>>,
@@ -124,6 +124,6 @@ pub struct EngineParts {
     pub flushes_pread: u64,
     /// Flushes through a ring.
     pub flushes_uring: u64,
-    /// Parts that `kernel` could not do, or not to their end, and that another engine did.
+    /// Parts that `kernel` could not do, or not to their end.
     pub handed_over: u64,
 }

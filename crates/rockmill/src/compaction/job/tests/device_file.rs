@@ -149,7 +149,7 @@ fn the_engine_kernel_needs_a_file_of_the_kernel_s() {
     }
 }
 
-/// A key that is too long for the program, behind several tables: they stay where they are, unused, and the next engine
+/// A key that is too long for the program, after several tables: they stay where they are, unused, and the next engine
 /// takes the next places.
 #[cfg(feature = "kernel")]
 #[test]

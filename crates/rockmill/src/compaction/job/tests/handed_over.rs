@@ -46,7 +46,7 @@ struct Tired {
     machine: WorkerMachine,
     /// The key at which the first engine gives up; `None` without one.
     until: Option<&'static [u8]>,
-    /// Takes away numbers and room before the job: it has so many.
+    /// The numbers and the room that are left for the job; the others are taken away before it.
     tables: Option<usize>,
     bytes: Option<u64>,
 }
@@ -75,7 +75,7 @@ impl WorkerDevice for Lent {
     }
 }
 
-/// Writes zeros to an output, until so many bytes are left of the job's room, which is the output's.
+/// Writes zeros to an output, until `left` bytes remain of the job's room.
 fn fill(place: &Extent, left: u64, device: &JobDevice) {
     let zeros = vec![0; 1 << 20];
     let (mut at, end) = (place.offset, place.offset + place.length - left);
@@ -170,7 +170,7 @@ fn each_part_that_is_handed_over_takes_numbers_of_its_own() {
     let (_, wanted) = here_from(&tree, &spec, FIRST);
     spec.parts_max = 3;
     let host = numbered(&tree.host());
-    // In the middle of one part, behind the end of others.
+    // In the middle of one part, and after the end of others.
     let worker = Tired::new(&host, Some(b"k01500"));
     let (there, _) = remote::run(&spec, &host, &worker).unwrap();
     let parts = worker.machine.engine_parts();
