@@ -260,8 +260,8 @@ fn our_side_has_the_identities_of_nvme_cli_for_sha384() {
 }
 
 /// For such a key `tlshd` offers the suite of SHA-384, but its GnuTLS proves the key with SHA-256. So there is no TLS
-/// with these keys, in either direction; keys for SHA-256 work at the same target. If this fails because it connects, `tlshd`
-/// has learnt it: then the other tests here should have keys of both hashes.
+/// with these keys, in either direction; keys for SHA-256 work at the same target. If this fails because it connects,
+/// `tlshd` has learnt it: then the other tests here should have keys of both hashes.
 #[test]
 fn tlshd_has_no_keys_for_sha384() {
     const TEST: &str = "tlshd_has_no_keys_for_sha384";
