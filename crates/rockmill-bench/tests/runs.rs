@@ -151,6 +151,9 @@ fn workers_do_the_compactions() {
     let wrong = flags(&dir.path().join("other"), "--benchmarks=fillseq --num=10 --compaction_workers=nowhere");
     let e = run(&wrong, &mut Vec::new()).expect_err("no address").to_string();
     assert!(e.contains("--compaction_workers: \"nowhere\""), "{e}");
+    let open = flags(&dir.path().join("other"), "--benchmarks=fillseq --num=10 --compaction_workers=192.0.2.1:1");
+    let e = run(&open, &mut Vec::new()).expect_err("another machine").to_string();
+    assert!(e.contains("without secrets") && e.contains("--worker_secrets, --allow_unauthenticated"), "{e}");
 }
 
 #[test]

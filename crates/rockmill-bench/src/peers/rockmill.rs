@@ -121,7 +121,9 @@ fn set_workers(options: &mut Options, flags: &Flags) -> Result<()> {
         jobs_max: flags.worker_jobs,
         ..WorkersConfig::new(addresses.collect::<Result<_>>()?)
     };
-    options.set_compaction_workers(Workers::new(config, Arc::new(SystemClock::default())).map_err(|e| usage(&e))?);
+    let workers = Workers::new(config, Arc::new(SystemClock::default()));
+    let workers = workers.map_err(|e| usage(&format_args!("{e} (--worker_secrets, --allow_unauthenticated)")))?;
+    options.set_compaction_workers(workers);
     Ok(())
 }
 
