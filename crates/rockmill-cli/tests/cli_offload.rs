@@ -368,6 +368,7 @@ fn jobs_through_nfs_are_measured_and_have_the_same_bytes() {
         }
         // It has compared the tables of the job with those of the same job without NFS.
         assert!(done.status.success() && said.contains("The same jobs through NFS"), "{said}");
+        assert_eq!(said.contains("link: from there: "), !link.is_empty(), "{said}");
         let json = std::fs::read_to_string(&json).expect("the results");
         let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         let runs = json["sizes"][0]["runs"].as_array().expect("runs");

@@ -179,10 +179,9 @@ fn run_part(
     let map = SstMap::new(plan, part, host)?;
     let mut handed_over = None;
     for engine in engines {
-        // On a device, tables of the earlier engine still use up numbers and room. Without them this one might succeed.
         let with_reason = |e: Error| match &handed_over {
-            Some(why) if !host.outputs_begin_again() => e.context(why),
-            _ => e,
+            Some(why) => e.context(why),
+            None => e,
         };
         match engine.run(&PartJob { output, map: &map, prefixes, range, stop }).map_err(with_reason)? {
             PartEnd::Done(made) => {
@@ -193,7 +192,8 @@ fn run_part(
                 let why = format!("a part that merge engine {} handed over ({reason})", engine.kind());
                 means.engines.stats.hand_over(engine.kind(), reason, &means.log);
                 begin_again(plan, created).map_err(|e| e.context(&why))?;
-                handed_over = Some(why);
+                // Otherwise the tables of this engine still use up numbers and room, which the next one may lack.
+                handed_over = (!host.outputs_begin_again()).then_some(why);
             }
             PartEnd::Missing => {}
         }

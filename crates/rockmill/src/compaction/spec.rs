@@ -8,8 +8,8 @@
 //!    tree, and its result is data, too (`result.rs`).
 //! 3. Which bytes the tables have depends on the spec, the inputs, the host's clock and the file numbers. If the spec
 //!    sets numbers aside, and has one part or is `reproducible`, every host writes the same tables. On a worker that
-//!    holds unless an engine hands a part over: the next takes other numbers, and with
-//!    `reproducible` the job fails once a table was begun.
+//!    holds unless an engine hands a part over: the next takes other numbers, and with `reproducible` the job
+//!    fails once a table was begun.
 //!
 //! The store runs its own jobs this way as well. Only jobs for others are encoded (`spec/encoding.rs`,
 //! `docs/job-spec.md`).
